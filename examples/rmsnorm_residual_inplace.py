@@ -1,4 +1,4 @@
-"""Residual addition written in place, then RMS normalization: `residual` is an input and an output."""
+"""Residual addition in place, then RMS normalization: `residual` is an input and an output."""
 
 import torch
 from torch import nn

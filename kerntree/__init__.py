@@ -1,4 +1,4 @@
-"""kerntree makes a PyTorch operator fast: a tree search over optimization plans, every kernel measured."""
+"""kerntree makes a PyTorch operator fast: a tree search over plans, every kernel measured."""
 
 from kerntree.cache.errors import KerntreeError
 
