@@ -47,9 +47,7 @@ def assemble(builder: Builder, *, name: str) -> Kernel:
         body.append(_instruction(builder, draft, access, position))
     kernel = Kernel(name, dims, tuple(body), (), ())
     kernel = coalesced(without_dead_code(without_repetition(kernel)))
-    reads = dict.fromkeys(
-        i.access.tensor for i in kernel.body if isinstance(i, Load | LoadIndexed)
-    )
+    reads = dict.fromkeys(i.access.tensor for i in kernel.body if isinstance(i, Load | LoadIndexed))
     writes = dict.fromkeys(i.access.tensor for i in kernel.body if isinstance(i, Store))
     return replace(kernel, reads=tuple(reads), writes=tuple(writes))
 
@@ -66,15 +64,21 @@ def _reachable(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def _reduced_axes(builder: Builder, drafts: Sequence[Draft]) -> set[int]:
-    reduced: set[int] | None = None
+    axes = builder.axes
+    first: tuple[int, ...] | None = None
     for draft in drafts:
         if draft.kind != "reduce":
             continue
-        leaves = set(builder.axes.leaves(draft.axes))
-        if reduced is not None and leaves != reduced:
+        first = first or axes.leaves(draft.axes)
+        leaves = axes.leaves(draft.axes)
+        if set(leaves) == set(first):
+            continue
+        extents = [axes.extent(axis) for axis in leaves]
+        if set(leaves) & set(first) or extents != [axes.extent(axis) for axis in first]:
             raise CannotLowerError("two reductions over different dimensions")
-        reduced = leaves
-    return reduced or set()
+        axes.unify(leaves, first)  # unrelated tensors of the same form may share the loops
+        first = axes.leaves(first)
+    return set(axes.leaves(first)) if first else set()
 
 
 def _axis_order(builder: Builder, drafts: Sequence[Draft], reduced: set[int]) -> list[int]:
@@ -85,9 +89,7 @@ def _axis_order(builder: Builder, drafts: Sequence[Draft], reduced: set[int]) ->
     axes = builder.axes
     order: list[int] = []
     addresses = [draft.address for draft in drafts if draft.address is not None]
-    ranked = sorted(
-        enumerate(addresses), key=lambda pair: (-_span(builder, pair[1]), pair[0])
-    )
+    ranked = sorted(enumerate(addresses), key=lambda pair: (-_span(builder, pair[1]), pair[0]))
     for _, address in ranked:
         leaves = [s for axis, stride in address.strides for s in axes.steps(axis, stride)]
         for leaf, _ in sorted(leaves, key=lambda pair: -pair[1]):
@@ -113,9 +115,7 @@ def _span(builder: Builder, address: Address) -> int:
 def _check_store(builder: Builder, draft: Draft, kept: set[int], reduced: set[int]) -> None:
     assert draft.address is not None
     stored = {leaf for axis, _ in draft.address.strides for leaf in builder.axes.leaves((axis,))}
-    if len(stored) != sum(
-        len(builder.axes.leaves((axis,))) for axis, _ in draft.address.strides
-    ):
+    if len(stored) != sum(len(builder.axes.leaves((axis,))) for axis, _ in draft.address.strides):
         raise CannotLowerError(f"{draft.address.tensor} uses one loop for two of its dimensions")
     if not kept <= stored:
         raise CannotLowerError(f"{draft.address.tensor} lies in a smaller domain")

@@ -111,9 +111,7 @@ class Builder:
             number = bool(number)
         else:
             number = int(number)
-        return Register(
-            self._emit("constant", number=number, dtype=compute), (), (), dtype
-        )
+        return Register(self._emit("constant", number=number, dtype=compute), (), (), dtype)
 
     def cast(self, value: Value, dtype: str) -> Register:
         """The value as another type; no instruction where the compute type is the same."""

@@ -62,9 +62,7 @@ class Axes:
             while product < extent:
                 axis = pending.pop()
                 needed = extent // product
-                if extent % product or (
-                    self.extent(axis) > needed and self.extent(axis) % needed
-                ):
+                if extent % product or (self.extent(axis) > needed and self.extent(axis) % needed):
                     raise CannotLowerError("a reshape cuts across dimensions")
                 if self.extent(axis) > needed:
                     outer, axis = self._split(axis, needed)

@@ -152,9 +152,7 @@ Instruction = Load | LoadIndexed | Constant | Index | Point | Reduce | At | Stor
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launch: `reads` and `writes` name the tensors, in the order of its parameters.
-
-    """
+    """One launch: `reads` and `writes` name the tensors, in the order of its parameters."""
 
     name: str
     dims: tuple[Dim, ...]

@@ -35,9 +35,7 @@ def _moments(
     dtype = "float64" if x.dtype == "float64" else "float32"
     n = prod(x.shape[d] for d in dims)
     x = b.cast(x, dtype)
-    mean = b.point(
-        "div", b.reduce("sum", x, dims, keepdim=True, dtype=dtype), n, dtype=dtype
-    )
+    mean = b.point("div", b.reduce("sum", x, dims, keepdim=True, dtype=dtype), n, dtype=dtype)
     centred = b.point("sub", x, mean, dtype=dtype)
     squares = b.reduce(
         "sum", b.point("square", centred, dtype=dtype), dims, keepdim=True, dtype=dtype
@@ -165,9 +163,7 @@ def _batch_norm_training(
 def _batch_norm_no_stats(call: Call) -> tuple[Value | None, ...]:
     if not call.raw(3):
         raise CannotLowerError("batch norm without statistics in evaluation mode")
-    return _batch_norm_training(
-        call, momentum=0.0, eps=float(call.number(5)), statistics=False
-    )
+    return _batch_norm_training(call, momentum=0.0, eps=float(call.number(5)), statistics=False)
 
 
 def _batch_norm_functional(call: Call) -> tuple[Value | None, ...]:

@@ -44,9 +44,7 @@ def _test(function: PointFunction) -> Lowering:
 
 def _binary(function: PointFunction) -> Lowering:
     def lower(call: Call) -> Value:
-        return call.builder.point(
-            function, *_two(call), dtype=call.spec.dtype
-        )
+        return call.builder.point(function, *_two(call), dtype=call.spec.dtype)
 
     return lower
 
@@ -154,9 +152,7 @@ def _masked_fill(call: Call) -> Value:
     fill = call.operand(2)
     if fill is None:
         raise CannotLowerError("masked_fill without a value")
-    return call.builder.point(
-        "where", call.tensor(1), fill, call.tensor(0), dtype=call.spec.dtype
-    )
+    return call.builder.point("where", call.tensor(1), fill, call.tensor(0), dtype=call.spec.dtype)
 
 
 def _clamp(call: Call) -> Value:
@@ -276,7 +272,9 @@ def _filled(number: int) -> Lowering:
 
 def _arange(call: Call) -> Value:
     numbers = [call.number(i) for i in range(len(call.node.args))]
-    start, step = (numbers[0], numbers[2] if len(numbers) > 2 else 1) if len(numbers) > 1 else (0, 1)
+    start, step = (
+        (numbers[0], numbers[2] if len(numbers) > 2 else 1) if len(numbers) > 1 else (0, 1)
+    )
     b, dtype = call.builder, call.spec.dtype
     position = b.index(call.spec.shape, 0)
     scaled = b.point("mul", b.cast(position, dtype), step, dtype=dtype)

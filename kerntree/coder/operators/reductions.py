@@ -29,9 +29,7 @@ def _plain(function: ReduceFunction, *, keep_position: int = 2) -> Lowering:
             x = call.builder.cast(x, call.spec.dtype)
         if function in ("any", "all") and x.dtype != "bool":
             x = call.builder.point("ne", x, 0, dtype=x.dtype, result="bool")
-        return call.builder.reduce(
-            function, x, _dims(call), keepdim=keepdim, dtype=call.spec.dtype
-        )
+        return call.builder.reduce(function, x, _dims(call), keepdim=keepdim, dtype=call.spec.dtype)
 
     return lower
 
@@ -76,9 +74,7 @@ def _arg(function: ReduceFunction) -> Lowering:
         x = call.tensor(0)
         if not is_float(x.dtype) and x.dtype != "int64":
             x = call.builder.cast(x, "int64")
-        return call.builder.reduce(
-            function, x, _dims(call), keepdim=keepdim, dtype=x.dtype
-        )
+        return call.builder.reduce(function, x, _dims(call), keepdim=keepdim, dtype=x.dtype)
 
     return lower
 
@@ -144,9 +140,7 @@ def _table(call: Call, table: Value, dim: int, index: Value) -> Value:
     return _indexed(call, table, dim, call.builder.read(index), aligned=False)
 
 
-def _indexed(
-    call: Call, table: InMemory, dim: int, index: Register, *, aligned: bool
-) -> Register:
+def _indexed(call: Call, table: InMemory, dim: int, index: Register, *, aligned: bool) -> Register:
     b, shape = call.builder, call.spec.shape
     position = b.cast(index, "int64")
     if aligned:

@@ -76,9 +76,6 @@ VIEWS: Mapping[str, Lowering] = {
     "aten.expand.default": _expand,
     "aten.slice.Tensor": _slice,
     "aten.select.int": _select,
-    **{
-        f"aten.{name}.default": _same
-        for name in ("clone", "alias", "detach", "lift_fresh_copy")
-    },
+    **{f"aten.{name}.default": _same for name in ("clone", "alias", "detach", "lift_fresh_copy")},
 }
 VIEW_TARGETS = frozenset(VIEWS) - {"aten.clone.default", "aten.lift_fresh_copy.default"}
