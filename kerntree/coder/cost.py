@@ -1,0 +1,111 @@
+"""What a program is expected to take: bytes, operations, launches and threads; a model, no clock.
+
+The figures only rank strategies; what a kernel is worth is measured.
+"""
+
+from dataclasses import dataclass
+
+from kerntree.coder.groups import kernel_of
+from kerntree.coder.kernel import Kernel
+from kerntree.coder.program import Group, Program, Schedule
+from kerntree.coder.traffic import (
+    kept_row_bytes,
+    lane_dim,
+    lane_extent,
+    memory_traffic,
+    walks,
+    work,
+)
+from kerntree.plans.graph import OperatorGraph
+from kerntree.plans.roofline import FREE, TYPICAL_CPU, DeviceLimits, group_cost
+
+_TORCH_TRAFFIC = 1.3  # a line that torch writes is read before, and fresh memory faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the model assumes of a CPU.
+
+    `limits` are those of all threads with vector code; a thread alone has `lone_bandwidth` of the
+    bandwidth (a fraction) and its share of the operations; scalar code has one of `lanes`.
+    """
+
+    limits: DeviceLimits = TYPICAL_CPU
+    threads: int = 2
+    lanes: int = 8
+    lone_bandwidth: float = 0.6
+    cache_bytes: int = 1 << 20
+    call_seconds: float = 4.0e-6
+    view_seconds: float = 1.0e-6
+    fork_seconds: float = 5.0e-6
+
+
+def program_seconds(graph: OperatorGraph, program: Program, machine: Machine) -> float:
+    """The expected time of a program, in seconds."""
+    return sum(group_seconds(graph, group, machine) for group in program.groups)
+
+
+def group_seconds(graph: OperatorGraph, group: Group, machine: Machine) -> float:
+    """The expected time of a group, in seconds."""
+    kernel = kernel_of(graph, group) if group.lowered else None
+    if kernel is None:
+        return _torch_seconds(graph, group, machine)
+    return kernel_seconds(kernel, group.schedule, machine)
+
+
+def kernel_seconds(kernel: Kernel, schedule: Schedule, machine: Machine) -> float:
+    """The expected time of a kernel of ours under a schedule, in seconds."""
+    bandwidth, rate = _speed(kernel, schedule, machine)
+    read, written = memory_traffic(kernel, schedule.order)
+    passes = walks(kernel, schedule)
+    if kept_row_bytes(kernel) > machine.cache_bytes:
+        read *= passes
+    if not schedule.stream:
+        written *= 2  # a line is read before it is written
+    if not schedule.huge_pages:
+        written += written // 4  # page faults of fresh memory
+    start = machine.call_seconds + (machine.fork_seconds if schedule.parallel else 0.0)
+    return start + _overlapped((read + written) / bandwidth, work(kernel, schedule) / rate)
+
+
+def _overlapped(memory: float, arithmetic: float) -> float:
+    """Memory and arithmetic overlap, never perfectly: what is hidden counts a little."""
+    return max(memory, arithmetic) + 0.25 * min(memory, arithmetic)
+
+
+def _speed(kernel: Kernel, schedule: Schedule, machine: Machine) -> tuple[float, float]:
+    """Bytes and elementary operations a second that the schedule can reach."""
+    threads = machine.threads if schedule.parallel else 1
+    bandwidth = machine.limits.bandwidth_bytes_per_second * (
+        1.0 if threads > 1 else machine.lone_bandwidth
+    )
+    rate = machine.limits.operations_per_second * threads / machine.threads
+    lanes = 1.0
+    if schedule.vectorize:
+        lanes = float(min(machine.lanes, lane_extent(kernel, schedule.order)))
+        if not _lanes_adjoin(kernel, schedule):
+            lanes = max(lanes / 4, 1.0)
+    rate *= lanes / machine.lanes
+    return bandwidth, rate * (1.0 if schedule.tile else 0.85)
+
+
+def _lanes_adjoin(kernel: Kernel, schedule: Schedule) -> bool:
+    lane = lane_dim(kernel, schedule.order)
+    strides = [
+        access.strides[lane]
+        for access in (getattr(i, "access", None) for i in kernel.body)
+        if access is not None
+    ]
+    return all(stride in (0, 1) for stride in strides)
+
+
+def _torch_seconds(graph: OperatorGraph, group: Group, machine: Machine) -> float:
+    calls = [graph.node(name).target for name in group.nodes]
+    if all(target in FREE for target in calls):
+        return machine.view_seconds * len(calls)
+    cost = group_cost(graph, group.nodes)
+    limits = machine.limits
+    return machine.call_seconds + _overlapped(
+        _TORCH_TRAFFIC * cost.bytes / limits.bandwidth_bytes_per_second,
+        cost.work / limits.operations_per_second,
+    )
