@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, expm1
 
 from kerntree.plans.candidate import Candidate
 from kerntree.plans.evaluation import Evaluation
@@ -19,11 +19,13 @@ class RulePlanner:
     A strategy's score (log2) is the larger of what it gains itself and what it unlocks
     (`parameters["unlocks"]`, where the coder gives it), and a bonus where the finding recommends
     its kind. Outcomes of the same kind count against the expectation, which weighs as much as
-    `expectation_weight` of them. Priors are a softmax of the scores with `temperature` (in log2),
-    each times the kind's estimated probability of success.
+    `expectation_weight` of them. Priors grow exponentially with the score (`temperature` is in
+    log2), each times the kind's estimated probability of success. A step that promises nothing has
+    a small share (`curiosity`), lest a large program's many such steps outweigh the few that do.
     """
 
-    temperature: float = 0.5
+    temperature: float = 0.4
+    curiosity: float = 0.1
     expectation_weight: float = 3.0
     recommendation_bonus: float = 0.5
 
@@ -42,8 +44,7 @@ class RulePlanner:
         if not applicable:
             return []
         judged = [self._judge(strategy, finding, history) for strategy in applicable]
-        top = max(entry.score for entry in judged)
-        weights = [exp((entry.score - top) / self.temperature) for entry in judged]
+        weights = [self._weight(entry.score) for entry in judged]
         # Divided before success is counted in: where all are likely to fail, the sum stays below 1.
         total = sum(weights)
         ranked = [
@@ -56,6 +57,10 @@ class RulePlanner:
             for strategy, entry, weight in zip(applicable, judged, weights, strict=True)
         ]
         return sorted(ranked, key=lambda strategy: -strategy.prior)
+
+    def _weight(self, score: float) -> float:
+        scaled = min(max(score / self.temperature, -50.0), 50.0)
+        return max(expm1(scaled), self.curiosity * exp(min(scaled, 0.0)))
 
     def _judge(
         self, strategy: Strategy, finding: Finding | None, history: Sequence[Outcome]

@@ -118,3 +118,19 @@ def test_priors_are_a_distribution_at_most(entries, tried):
     assert len(proposed) == len(entries)
     assert all(0 <= s.prior <= 1 for s in proposed)
     assert sum(s.prior for s in proposed) <= 1 + 1e-9
+
+
+def test_many_steps_that_promise_nothing_do_not_outweigh_the_one_that_does():
+    idle = [strategy("tile") for _ in range(100)]
+    proposed = RulePlanner().propose(
+        PROBLEM,
+        CANDIDATE,
+        plan=(),
+        applicable=[*idle, strategy("fuse", gain=1.0)],
+        evaluation=None,
+        finding=None,
+        history=(),
+    )
+    assert proposed[0].kind == "fuse"
+    assert proposed[0].prior > 0.4
+    assert proposed[-1].prior > 0
