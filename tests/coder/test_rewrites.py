@@ -175,7 +175,16 @@ def test_eight_steps_reach_a_finished_program(graphs, path):
     assert largest.schedule.tile
 
 
-SCHEDULES = ("vectorize", "parallelize", "one_pass", "keep_row", "tile", "stream", "reorder")
+SCHEDULES = (
+    "vectorize",
+    "parallelize",
+    "one_pass",
+    "keep_row",
+    "tile",
+    "stream",
+    "reorder",
+    "huge_pages",
+)
 
 
 @settings(
@@ -301,6 +310,14 @@ def test_only_large_results_that_stay_unread_are_streamed(graphs):
         small, root_program(small), REWRITES["lower"].applicable(small, root_program(small))[0]
     )
     assert not REWRITES["stream"].applicable(small, lowered)
+
+
+def test_huge_pages_are_asked_for_under_large_results_only(graphs):
+    large, small = graphs["softmax_rows"], graphs["split"]
+    for graph, expected in ((large, 1), (small, 0)):
+        program = root_program(graph)
+        lowered = apply(graph, program, REWRITES["lower"].applicable(graph, program)[0])
+        assert len(REWRITES["huge_pages"].applicable(graph, lowered)) == expected
 
 
 def test_little_work_is_not_shared_among_threads(graphs):
