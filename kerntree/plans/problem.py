@@ -43,7 +43,9 @@ class Case(Frozen):
 
     `output_tree` nests as the reference's result does, with leaf indices in place of tensors:
     an int, or `{"tuple": […]}`, `{"list": […]}`, `{"dict": {…}}`, or `{"value": …}` for a plain
-    value. `mutated_inputs` are input paths, `mutated_buffers` qualified names.
+    value. `mutated_inputs` are input paths, `mutated_buffers` qualified names. `aliased_outputs`
+    are paths of outputs that share memory with an input or with the module's state in the
+    reference, so that a candidate's may as well.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Case(Frozen):
     output_tree: JsonValue
     mutated_inputs: tuple[str, ...] = ()
     mutated_buffers: tuple[str, ...] = ()
+    aliased_outputs: tuple[str, ...] = ()
     graph: OperatorGraph | None = None
     graph_error: str = ""
 
