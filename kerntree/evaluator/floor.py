@@ -26,6 +26,7 @@ _RESHAPING = frozenset({
     "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "alias",
     "getitem", "full", "empty", "scalar_tensor", "arange",
 })  # fmt: skip
+_VIEWING = _RESHAPING | {"slice", "select", "narrow", "as_strided", "diagonal", "unfold", "split"}
 _KNOWN = _POINTWISE | _REDUCING | _PRODUCTS | _RESHAPING
 
 
@@ -71,13 +72,37 @@ def _needs_all(node: Node) -> bool:
     return not (_operator(node) in {"mul", "pow"} and 0 in constants)
 
 
-def _written_bytes(graph: OperatorGraph) -> int:
-    names = {entry.name for entry in graph.inputs}
-    views: set[str] = set(names)
+def may_alias(case: Case) -> bool:
+    """Whether an output of the reference may share its memory with an input.
+
+    True where the graph is unknown, an output is an input or a view of one, or what is returned
+    is also written back.
+    """
+    graph = case.graph
+    if graph is None:
+        return True
+    views = _views(graph)
+    returned = {output.value for output in graph.outputs if output.kind == "output"}
+    changed = {output.value for output in graph.outputs if output.kind != "output"}
+    return bool(returned & (views | _views_of(graph, changed) | changed))
+
+
+def _views(graph: OperatorGraph) -> set[str]:
+    """Inputs, their views, and constants: values that no kernel need write."""
+    return _views_of(graph, {entry.name for entry in graph.inputs})
+
+
+def _views_of(graph: OperatorGraph, roots: set[str]) -> set[str]:
+    views = set(roots)
     for node in graph.nodes:
         first = next(iter(references(node.args[0])), None) if node.args else None
-        if _operator(node) in _RESHAPING and (first is None or first in views):
+        if _operator(node) in _VIEWING and (first is None or first in views):
             views.add(node.name)
+    return views
+
+
+def _written_bytes(graph: OperatorGraph) -> int:
+    views = _views(graph)
     written = 0
     for value in dict.fromkeys(output.value for output in graph.outputs):
         if value in views:

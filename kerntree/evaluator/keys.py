@@ -1,10 +1,13 @@
 """The keys under which the evaluator remembers: all that decides an answer, nothing else."""
 
+import ast
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 
 from pydantic import JsonValue
 
+from kerntree.cache.digest import digest
 from kerntree.cache.memo import key_of
 from kerntree.evaluator.settings import EVALUATOR_VERSION, EvaluatorSettings
 from kerntree.plans.candidate import Candidate, Config
@@ -32,6 +35,24 @@ def problem_parts(problem: Problem, *, siblings: Mapping[str, str]) -> Parts:
         "mode": problem.mode,
         "cases": [_case_parts(case) for case in problem.cases],
     }
+
+
+def sibling_digests(source: str, folder: Path) -> dict[str, str]:
+    """Digests of the files of a folder that a source imports, directly or through each other.
+
+    Packages count whole. A file that cannot be read or parsed counts with what it has.
+    """
+    found: dict[str, str] = {}
+    pending = [source]
+    while pending:
+        for path in _imported_files(pending.pop(), folder):
+            name = path.relative_to(folder).as_posix()
+            if name in found:
+                continue
+            text = path.read_text(errors="replace")
+            found[name] = digest(canonical_source(text))
+            pending.append(text)
+    return found
 
 
 def evaluation_parts(
@@ -69,6 +90,24 @@ def source_key(parts: Parts) -> str:
     """One key for all configs of a source: that it has passed the full check."""
     rest = {name: value for name, value in parts.items() if name != "config"}
     return key_of({**rest, "what": "source checked"})
+
+
+def _imported_files(source: str, folder: Path) -> list[Path]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names} if node.level else set()
+            names |= {node.module.split(".")[0]} if node.module else set()
+    files = [folder / f"{name}.py" for name in sorted(names)]
+    packages = [folder / name for name in sorted(names)]
+    inside = [path for package in packages if package.is_dir() for path in package.rglob("*.py")]
+    return [path for path in [*files, *sorted(inside)] if path.is_file()]
 
 
 def _case_parts(case: Case) -> JsonValue:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from kerntree.evaluator.distributions import DISTRIBUTIONS, Distribution
 from kerntree.plans.frozen import Frozen
 from kerntree.plans.problem import Precision
 
@@ -29,15 +30,18 @@ class Deadlines(Frozen):
 class Trials(Frozen):
     """Which inputs a candidate is checked on.
 
-    `given` seeds of the problem's own inputs, then one seed of each distribution; `later` names
-    the distributions kept for further configs of a source that has passed all of them once.
-    A duel checks all again, with new seeds. Prepared inputs serve `renew_after` candidates.
+    `given` seeds of the problem's own inputs, then one seed of each distribution, or of `large`
+    alone where one set is more than `large_bytes`. A source that has passed all of them is
+    checked under further configs on the given ones and on `later`. A duel renews the given
+    inputs and checks everything. Prepared inputs serve `renew_after` candidates.
     """
 
     given: int = Field(default=2, ge=2)
-    distributions: tuple[str, ...] = ("shifted", "heavy", "planted", "strided")
-    later: tuple[str, ...] = ("planted",)
-    renew_after: int = Field(default=8, ge=1)
+    distributions: tuple[Distribution, ...] = DISTRIBUTIONS[1:]
+    large: tuple[Distribution, ...] = ("outliers", "shifted", "strided")
+    large_bytes: int = 16 << 20
+    later: tuple[Distribution, ...] = ("outliers",)
+    renew_after: int = Field(default=16, ge=1)
 
 
 class TimingRules(Frozen):
@@ -76,6 +80,7 @@ class EvaluatorSettings(Frozen):
     threads: int | None = None
     isolation: Literal["auto", "required"] = "auto"
     outputs_only: bool = False
+    baselines: tuple[Literal["eager", "torch.compile"], ...] = ("eager", "torch.compile")
     slowest_ratio: float = 200.0
 
     def verdict_parts(self) -> dict[str, object]:
@@ -84,6 +89,8 @@ class EvaluatorSettings(Frozen):
             "precision": self.precision,
             "given": self.trials.given,
             "distributions": list(self.trials.distributions),
+            "large": list(self.trials.large),
+            "large_bytes": self.trials.large_bytes,
             "deadlines": self.deadlines.model_dump(),
             "memory_bytes": self.memory_bytes,
             "threads": self.threads,

@@ -1,0 +1,113 @@
+"""One candidate's way through load, build and check: what evaluation and duel share."""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from kerntree.evaluator.blocks import output_block, output_layout
+from kerntree.evaluator.session import CandidateFailed, Session
+from kerntree.evaluator.settings import EvaluatorSettings
+from kerntree.evaluator.tensor_block import Layout
+from kerntree.evaluator.trials import Oracle, Prepared, Slot, TrialInputs
+from kerntree.plans.candidate import Config
+from kerntree.plans.evaluation import OutputError, Stage, Verdict
+from kerntree.plans.problem import Case, Problem
+
+_TIME_SLOT = 64  # the child's slots for timed inputs start here, those of the check at 0
+
+
+@dataclass
+class Bench:
+    """What every child of a run has in common.
+
+    `open_session` spawns a child and loads a module into it; it raises `CandidateFailed`.
+    `patience` holds seconds that one call of a case may take by the baseline's measure.
+    """
+
+    problem: Problem
+    settings: EvaluatorSettings
+    inputs: TrialInputs
+    open_session: Callable[[str, str, Config | None, bool], Session]
+    patience: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def oracle(self) -> Oracle:
+        return self.inputs.oracle
+
+    def check(self, session: Session, *, full: bool) -> tuple[OutputError, ...]:
+        """Runs a candidate on its trials, case by case; raises `CandidateFailed`.
+
+        The order is the search's: what most often fails comes first.
+        """
+        errors: list[OutputError] = []
+        for case in self.problem.cases:
+            for number, slot in enumerate(self.inputs.check_slots(case, full=full)):
+                errors += self._trial(session, case, slot, number)
+        return tuple(errors)
+
+    def check_timed(self, session: Session, case: Case, prepared: Prepared) -> None:
+        """Has the last timed call's outputs compared; raises `CandidateFailed`."""
+        with output_block(output_layout(self.problem, case)) as block:
+            session.submit(case, block, timeout=self.call_timeout(case))
+            self._compare(case, prepared, block.layout, block.fd, Stage.TIME)
+
+    @contextmanager
+    def timed_inputs(self, case: Case) -> Iterator[list[Prepared]]:
+        """The sets on which a case is timed, held for as long as all sides need them."""
+        with ExitStack() as stack:
+            slots = self.inputs.time_slots(case, count=self.settings.timing.slots)
+            yield [stack.enter_context(self.inputs.at(slot)) for slot in slots]
+
+    def give(self, session: Session, prepared: Sequence[Prepared]) -> tuple[int, ...]:
+        """Hands timed inputs to a child; the child's slots."""
+        slots = tuple(range(_TIME_SLOT, _TIME_SLOT + len(prepared)))
+        for slot, entry in zip(slots, prepared, strict=True):
+            session.inputs(slot, entry)
+        return slots
+
+    def prepared_at(self, prepared: Sequence[Prepared], slot: int) -> Prepared:
+        """The set behind one of the child's slots."""
+        return prepared[slot - _TIME_SLOT]
+
+    def call_timeout(self, case: Case) -> float:
+        """Seconds after which one call is called a hang."""
+        slowest = self.settings.slowest_ratio * self.patience.get(case.name, 0.0)
+        return max(self.settings.deadlines.run, slowest)
+
+    def _trial(
+        self, session: Session, case: Case, slot: Slot, number: int
+    ) -> tuple[OutputError, ...]:
+        with self.inputs.at(slot) as prepared:
+            if prepared.skipped:
+                return ()
+            session.inputs(number, prepared)
+            with output_block(output_layout(self.problem, case)) as block:
+                session.run(number, case, block, timeout=self.call_timeout(case))
+                return self._compare(case, prepared, block.layout, block.fd, Stage.CHECK)
+
+    def _compare(
+        self, case: Case, prepared: Prepared, layout: Layout, fd: int, stage: Stage
+    ) -> tuple[OutputError, ...]:
+        found = self.oracle.compare(prepared, layout=layout, fd=fd)
+        if not found.ok:
+            evidence: dict[str, JsonValue] = {
+                "case": case.name,
+                "inputs": prepared.distribution,
+                **found.evidence,
+            }
+            timed = ", in a timed call" if stage is Stage.TIME else ""
+            raise CandidateFailed(
+                Verdict.WRONG,
+                stage,
+                f"case {case.name}, {prepared.distribution} inputs{timed}: {found.message}",
+                evidence=evidence,
+            )
+        return found.errors
+
+
+def draw(count: int) -> int:
+    """A number in [0, count) that no candidate can foresee."""
+    return secrets.randbelow(count)

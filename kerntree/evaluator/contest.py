@@ -1,0 +1,186 @@
+"""Timing the living children of one contest, case by case, and what their blocks say."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kerntree.evaluator.baseline import Baselines
+from kerntree.evaluator.bench import Bench, draw
+from kerntree.evaluator.device import Limits
+from kerntree.evaluator.floor import floor_ns
+from kerntree.evaluator.guard import Guard
+from kerntree.evaluator.measure import Blocks, SideFailed, interleaved
+from kerntree.evaluator.session import CandidateFailed, Lost, Session
+from kerntree.evaluator.timing import (
+    Interval,
+    WeightedLogs,
+    combined,
+    enough,
+    log_ratios,
+    summarize,
+)
+from kerntree.evaluator.trials import Prepared
+from kerntree.plans.evaluation import CaseTiming, Stage
+from kerntree.plans.problem import Case
+
+CANDIDATE, INCUMBENT, BASELINE = "candidate", "incumbent", "baseline"
+_MOST_TIMED_CHECKS = 2  # of drawn blocks, beside a last one if none was drawn
+
+Contest = dict[str, Blocks]
+"""Blocks by case and side."""
+
+
+@dataclass
+class Stopwatch:
+    """Measures candidates against the fastest baseline, and against each other."""
+
+    bench: Bench
+    baselines: Baselines
+    guard: Guard
+    limits: Limits
+    holding: Callable[[], AbstractContextManager[None]]
+    generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def evaluate(self, candidate: Session) -> Contest:
+        """As many pairs of blocks as `TimingRules` ask for; raises `CandidateFailed`, `Lost`."""
+        rules = self.bench.settings.timing
+
+        def stop(blocks: Blocks, started: float) -> bool:
+            logs = log_ratios(blocks[CANDIDATE], blocks[BASELINE])
+            late = time.monotonic() - started > rules.seconds_per_case
+            return enough(logs, rules=rules) or (late and len(logs) >= rules.pairs_low // 2)
+
+        return self._contest({CANDIDATE: candidate}, stop)
+
+    def duel(self, sides: Mapping[str, Session]) -> Contest:
+        """One round of a duel: a fixed number of pairs, whatever they show."""
+        pairs = self.bench.settings.timing.duel_pairs
+        return self._contest(sides, lambda blocks, started: len(blocks[CANDIDATE]) >= pairs)
+
+    def timings(self, contest: Contest) -> tuple[CaseTiming, ...]:
+        """The candidate against the baseline, for the record."""
+        return tuple(
+            summarize(
+                case.name,
+                baseline_name=self.baselines.best.name,
+                candidate=contest[case.name][CANDIDATE],
+                baseline=contest[case.name][BASELINE],
+                confidence=self.bench.settings.timing.confidence,
+                floor_ns=floor_ns(case, self.limits),
+                generator=self.generator,
+            )
+            for case in self.bench.problem.cases
+        )
+
+    def gain(self, contest: Contest, *, over: str, confidence: float) -> Interval:
+        """log2 of a side's time over the candidate's, over all cases by weight."""
+        return combined(
+            [
+                WeightedLogs(
+                    log_ratios(contest[case.name][CANDIDATE], contest[case.name][over]),
+                    case.weight,
+                )
+                for case in self.bench.problem.cases
+            ],
+            confidence=confidence,
+            generator=self.generator,
+        )
+
+    def _contest(
+        self, children: Mapping[str, Session], stop: Callable[[Blocks, float], bool]
+    ) -> Contest:
+        try:
+            baseline = self.baselines.session()
+        except CandidateFailed as failure:
+            raise Lost(f"the baseline: {failure.message}") from failure
+        sides = {**children, BASELINE: baseline}
+        contest: Contest = {}
+        for case in self.bench.problem.cases:
+            try:
+                contest[case.name] = self._case(case, sides, stop)
+            except SideFailed as failed:
+                if failed.side == CANDIDATE:
+                    raise failed.failure from failed
+                if failed.side == BASELINE:
+                    self.baselines.drop()
+                raise Lost(f"the {failed.side} died while it was timed: {failed}") from failed
+        return contest
+
+    def _case(
+        self, case: Case, sides: Mapping[str, Session], stop: Callable[[Blocks, float], bool]
+    ) -> Blocks:
+        candidate = sides[CANDIDATE]
+        with self.bench.timed_inputs(case) as prepared, self.holding():
+            slots = self._give(sides, prepared)
+            started = time.monotonic()
+            checks = _TimedChecks(self.bench, candidate, case, prepared)
+            blocks = interleaved(
+                sides,
+                slots=slots,
+                rules=self.bench.settings.timing,
+                timeout=2 * self.bench.call_timeout(case),
+                stop=lambda so_far: stop(so_far, started),
+                draw=draw,
+                after=checks.after,
+            )
+            checks.last()
+        objection = self.guard.after(
+            case,
+            candidate=blocks[CANDIDATE],
+            baseline=blocks[BASELINE],
+            floor_ns=floor_ns(case, self.limits),
+        )
+        if objection is not None:
+            raise CandidateFailed(objection.verdict, Stage.TIME, objection.message)
+        return blocks
+
+    def _give(self, sides: Mapping[str, Session], prepared: Sequence[Prepared]) -> tuple[int, ...]:
+        slots: tuple[int, ...] = ()
+        for name, side in sides.items():
+            try:
+                slots = self.bench.give(side, prepared)
+            except CandidateFailed as failure:
+                raise SideFailed(name, failure) from failure
+        return slots
+
+
+@dataclass
+class _TimedChecks:
+    """Has some timed calls compared; which ones is drawn after they were made."""
+
+    bench: Bench
+    candidate: Session
+    case: Case
+    prepared: Sequence[Prepared]
+    done: int = 0
+    last_slot: int = -1
+
+    def after(self, side: str, slot: int) -> None:
+        if side != CANDIDATE:
+            return
+        self.last_slot = slot
+        chance = self.bench.settings.timing.pairs_low
+        if self.done < _MOST_TIMED_CHECKS and draw(chance) == 0:
+            self._check()
+
+    def last(self) -> None:
+        if self.done == 0:
+            self._check()
+
+    def _check(self) -> None:
+        self.done += 1
+        entry = self.bench.prepared_at(self.prepared, self.last_slot)
+        self.bench.check_timed(self.candidate, self.case, entry)
+
+
+def merged(rounds: Sequence[Contest]) -> Contest:
+    """The blocks of several rounds, one after another."""
+    total: Contest = {}
+    for contest in rounds:
+        for case, blocks in contest.items():
+            for side, entries in blocks.items():
+                total.setdefault(case, {}).setdefault(side, []).extend(entries)
+    return total

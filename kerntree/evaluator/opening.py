@@ -1,0 +1,199 @@
+"""Opening an evaluator: starts the oracle and the zygote, and wires the parts together."""
+
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kerntree.cache.memo import Memo, key_of
+from kerntree.evaluator import keys
+from kerntree.evaluator.baseline import Baselines, rivals
+from kerntree.evaluator.bench import Bench
+from kerntree.evaluator.contest import Stopwatch
+from kerntree.evaluator.device import CpuDevice, Device
+from kerntree.evaluator.evaluator import LocalEvaluator
+from kerntree.evaluator.guard import Guard, PlainGuard
+from kerntree.evaluator.lock import device_lock, runtime_directory
+from kerntree.evaluator.oracle_process import OracleProcess, ReferenceState
+from kerntree.evaluator.process import ChildFailure, ChildSpec, ProcessError, Zygote
+from kerntree.evaluator.session import LoadOrder, Lost, Session
+from kerntree.evaluator.settings import EVALUATOR_VERSION, EvaluatorSettings
+from kerntree.evaluator.trials import TrialInputs
+from kerntree.evaluator.versions import versions
+from kerntree.plans.candidate import Config
+from kerntree.plans.errors import SettingsError
+from kerntree.plans.problem import Problem
+
+_LOCK_SECONDS = 3600.0
+_INPUT_SHARE = 4  # of the device's memory, one part in so many is for prepared inputs
+_CHILD_SHARE = 2  # and one in so many for a child
+
+
+@dataclass
+class Nursery:
+    """Starts children in the zygote, and another zygote where one is gone."""
+
+    problem: Problem
+    settings: EvaluatorSettings
+    device: Device
+    state: ReferenceState
+    work_directory: Path
+    zygote: Zygote | None = None
+    level: str = "unknown"
+
+    def open(self, source: str, class_name: str, config: Config | None, compiled: bool) -> Session:
+        """A child with that module loaded; raises `CandidateFailed` or `Lost`."""
+        try:
+            child = self._living().spawn(self._spec(compiled))
+        except (ChildFailure, ProcessError, OSError) as error:
+            raise Lost(f"no child could be started: {error}") from error
+        self.level = child.level
+        session = Session(
+            child, self.problem, self.settings.deadlines, outputs_only=self.settings.outputs_only
+        )
+        order = LoadOrder(
+            source=source,
+            class_name=class_name,
+            seed=self.state.seed,
+            init=self.state.init,
+            init_layout=self.state.init_layout,
+            state=self.state.names,
+            state_layout=self.state.state_layout,
+            fds=self.state.fds,
+            config=config,
+            compile=compiled,
+        )
+        try:
+            session.load(order)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def recover(self) -> None:
+        """Lets go of a zygote that died; the next child starts another."""
+        if self.zygote is not None and not self.zygote.alive:
+            self.zygote.close()
+            self.zygote = None
+
+    def close(self) -> None:
+        if self.zygote is not None:
+            self.zygote.close()
+            self.zygote = None
+
+    def _living(self) -> Zygote:
+        if self.zygote is None:
+            self.zygote = Zygote.start(threads=self.device.threads)
+        return self.zygote
+
+    def _spec(self, compiled: bool) -> ChildSpec:
+        writable: tuple[str, ...] = ()
+        environment: dict[str, str] = {}
+        if compiled:
+            cache = self.work_directory / "inductor"
+            cache.mkdir(parents=True, exist_ok=True)
+            writable = (str(cache),)
+            environment = {
+                "TORCHINDUCTOR_CACHE_DIR": str(cache),
+                "TRITON_CACHE_DIR": str(cache / "triton"),
+            }
+        return ChildSpec(
+            threads=self.device.threads,
+            memory_bytes=self.settings.memory_bytes or self.device.memory // _CHILD_SHARE,
+            writable=writable,
+            environment=environment,
+            required=self.settings.isolation == "required",
+        )
+
+
+def open_evaluator(
+    problem_path: Path,
+    *,
+    settings: EvaluatorSettings,
+    memo_directory: Path,
+    work_directory: Path,
+    device: Device | None = None,
+    guard: Guard | None = None,
+    waiting: Callable[[str], None] = lambda message: None,
+) -> tuple[Problem, LocalEvaluator]:
+    """The problem, and an evaluator for it whose processes are running.
+
+    `work_directory` holds what the compiled baseline writes. `waiting` is told when another
+    process holds the device. Raises `ProblemError` for a file that cannot be used,
+    `SettingsError`, `CacheError`, `OracleFailed` and `ProcessError`.
+    """
+    if settings.precision != "strict":
+        raise SettingsError(
+            f"precision {settings.precision} needs a GPU; on a CPU there is only strict"
+        )
+    device = device or CpuDevice.here(threads=settings.threads)
+    work_directory = work_directory.absolute()
+    work_directory.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(1) as aside:  # both import torch, which takes seconds
+        warming = aside.submit(Zygote.start, threads=device.threads)
+        oracle = OracleProcess(seconds=settings.deadlines.oracle)
+        try:
+            problem = oracle.describe(problem_path)
+            state = oracle.state(secrets.randbits(31))
+            zygote = warming.result()
+        except BaseException:
+            oracle.close()
+            if warming.exception() is None:
+                warming.result().close()
+            raise
+    nursery = Nursery(problem, settings, device, state, work_directory, zygote)
+    memo = Memo.open(memo_directory)
+    guard = guard or PlainGuard()
+    inputs = TrialInputs(oracle, settings.trials, device.memory // _INPUT_SHARE)
+    bench = Bench(problem, settings, inputs, nursery.open)
+    parts = keys.problem_parts(
+        problem, siblings=keys.sibling_digests(problem.source, Path(problem.folder))
+    )
+    found = versions()
+
+    def holding() -> AbstractContextManager[None]:
+        return device_lock(
+            device.name, directory=runtime_directory(), timeout=_LOCK_SECONDS, waiting=waiting
+        )
+
+    baselines = Baselines(
+        bench=bench,
+        rivals=tuple(r for r in rivals(problem.source) if r.name in settings.baselines),
+        memo=memo,
+        key=key_of(
+            {
+                "what": "baselines",
+                "problem": parts,
+                "device": device.description(),
+                "versions": found,
+                "evaluator": EVALUATOR_VERSION,
+                "names": list(settings.baselines),
+                "precision": settings.precision,
+            }
+        ),
+        holding=holding,
+    )
+
+    def stop() -> None:
+        inputs.close()
+        nursery.close()
+        oracle.close()
+        state.close()
+        memo.close()
+
+    evaluator = LocalEvaluator(
+        problem=problem,
+        bench=bench,
+        stopwatch=Stopwatch(bench, baselines, guard, device.limits, holding),
+        device=device,
+        guard=guard,
+        memo=memo,
+        problem_parts=parts,
+        versions=found,
+        isolation=lambda: nursery.level,
+        recover=nursery.recover,
+        stop=stop,
+    )
+    return problem, evaluator
