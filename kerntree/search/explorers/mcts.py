@@ -24,7 +24,7 @@ class MctsExplorer:
 
     seed: int = 0
     exploration: float = 1.2
-    width: float = 2.0
+    width: float = 4.0
     widening: float = 0.5
 
     def ask(
