@@ -34,10 +34,16 @@ def assemble(builder: Builder, *, name: str) -> Kernel:
 
     def access(address: Address) -> Access:
         strides = [0] * len(order)
+        seen: set[int] = set()
         for axis, stride in address.strides:
             for leaf, step in axes.steps(axis, stride):
+                if leaf in seen:
+                    raise CannotLowerError(
+                        f"{address.tensor}: two different dimensions in one loop"
+                    )
+                seen.add(leaf)
                 if leaf in position:
-                    strides[position[leaf]] += step
+                    strides[position[leaf]] = step
         return Access(address.tensor, tuple(strides), address.offset)
 
     body: list[Instruction] = []

@@ -143,8 +143,8 @@ def _checked(node: Node) -> Node:
     for spec in node.outputs:
         if spec.dtype not in ITEM_BYTES or spec.dtype.startswith("complex"):
             raise CannotLowerError(f"{node.name} has type {spec.dtype}")
-        if spec.elements == 0:
-            raise CannotLowerError(f"{node.name} is empty")
+    if node.outputs[0].elements == 0:
+        raise CannotLowerError(f"{node.name} is empty")
     return node
 
 

@@ -1,4 +1,4 @@
-"""Whether a result has the form the reference's has: structure, shapes, types, memory of its own."""
+"""Whether a result has the form of the reference's: structure, shapes, types, own memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -51,7 +51,7 @@ def _walk(tree: Any, value: Any, where: str, leaves: dict[int, torch.Tensor]) ->
         if value != inner:
             raise WrongForm(f"{where} is {value!r:.80}, not {inner!r:.80}")
         return
-    expected: type = {"tuple": tuple, "list": list, "dict": dict}[kind]
+    expected: type[Any] = {"tuple": tuple, "list": list, "dict": dict}[kind]
     if not isinstance(value, expected) or len(value) != len(inner):
         raise WrongForm(f"{where} is not a {kind} of {len(inner)}")
     items = inner.items() if kind == "dict" else enumerate(inner)

@@ -65,7 +65,8 @@ class Runner:
             sys.path.insert(0, message["folder"])
         module = _imported(message["source"])
         if message.get("config"):
-            module.CONFIG = {**getattr(module, "CONFIG", {}), **message["config"]}
+            own = getattr(module, "CONFIG", {})
+            vars(module)["CONFIG"] = {**own, **message["config"]}
         build = getattr(module, "build", None)
         loaded = self.clock()
         if callable(build):
@@ -201,9 +202,11 @@ class Runner:
                 if path not in mutated and not same_bits(copy, original):
                     raise Refused("wrong mutation", f"input {path} was changed")
             for name, tensor in own.items():
-                if name not in buffers and name in self.state:
-                    if not same_bits(tensor.detach(), self.state[name]):
-                        raise Refused("wrong mutation", f"{name} was changed")
+                kept = self.state.get(name)
+                if kept is None or name in buffers:
+                    continue
+                if not same_bits(tensor.detach(), kept):
+                    raise Refused("wrong mutation", f"{name} was changed")
         results = outputs + [copies[paths.index(path)] for path in mutated]
         for name in buffers:
             if name not in own:

@@ -61,7 +61,9 @@ def graph_of(exported: ExportedProgram, *, paths: tuple[str, ...] | None = None)
         else:
             inputs.append(_lifted(exported, entry, name, metas))
     nodes = [
-        _node(node, metas) for node in exported.graph.nodes if node.op == "call_function"
+        _node(node, metas)
+        for node in exported.graph.nodes
+        if node.op == "call_function" and metas[node.name] is not None  # assertions return nothing
     ]
     outputs, index = [], 0
     for out in signature.output_specs:

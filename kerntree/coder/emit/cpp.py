@@ -69,6 +69,7 @@ class _Writer:
         self.helpers: set[str] = set()
         self.math: set[str] = set()
         self.streamed: list[tuple[str, str, str]] = []
+        self.split_walks = 0
         self.at_lane = ""  # inside a gather, the position that replaces the lane's index
         self.local: frozenset[str] = frozenset()  # row values of the segment being written
         self.reduce_of = {
@@ -264,17 +265,19 @@ class _Writer:
         extent = self.kernel.dims[first].extent
         step = "LANES" if self.wide and first == self.lane else "1"
         width = f"(({extent} + {_SPLIT_CHUNKS} * {step} - 1) / ({_SPLIT_CHUNKS} * {step}) * {step})"
-        self._put(f"const int64_t width = {width};")
+        self.split_walks += 1
+        name = f"width_{self.split_walks}"
+        self._put(f"const int64_t {name} = {width};")
         for a in accumulators:
             for part, ctype in enumerate(a.types):
                 self._put(f"{ctype} {self._state(a, part)}_parts[{_SPLIT_CHUNKS}];")
         if any(a.reduce.function == "moments" for a in accumulators):
-            self._put(f"int64_t counts[{_SPLIT_CHUNKS}];")
+            self._put(f"int64_t {name}_counts[{_SPLIT_CHUNKS}];")
         self._put("#pragma omp parallel for num_threads(threads) schedule(static)")
         self._put(f"for (int chunk = 0; chunk < {_SPLIT_CHUNKS}; ++chunk) {{")
         self.depth += 1
-        self._put("const int64_t begin = chunk * width;")
-        self._put(f"const int64_t end = begin + width < {extent} ? begin + width : {extent};")
+        self._put(f"const int64_t begin = chunk * {name};")
+        self._put(f"const int64_t end = begin + {name} < {extent} ? begin + {name} : {extent};")
         self._declare(accumulators)
         self._walk_loops(walk, accumulators, self.kernel.reduced, bounded=first)
         self._finish(accumulators, bounded=True)
@@ -286,7 +289,7 @@ class _Writer:
         for d in self.kernel.reduced[1:]:
             inner *= self.kernel.dims[d].extent
         if any(a.reduce.function == "moments" for a in accumulators):
-            self._put(f"counts[chunk] = (end > begin ? end - begin : 0) * {inner};")
+            self._put(f"{name}_counts[chunk] = (end > begin ? end - begin : 0) * {inner};")
         if self.schedule.stream and "stream" in self.helpers:
             self._put("end_stream();")
         self._close(1)
@@ -296,15 +299,16 @@ class _Writer:
                 self._put(f"{ctype} {state} = {state}_parts[0];")
             counts = ("0", "0")
             if a.reduce.function == "moments":
-                self._put("int64_t count = counts[0];")
-                counts = ("count", "counts[chunk]")
+                count = f"{self._state(a, 0)}_count"
+                self._put(f"int64_t {count} = {name}_counts[0];")
+                counts = (count, f"{name}_counts[chunk]")
             self._put(f"for (int chunk = 1; chunk < {_SPLIT_CHUNKS}; ++chunk) {{")
             self.depth += 1
             mine = tuple(self._state(a, part) for part in range(len(a.types)))
             for line in a.join(mine, tuple(f"{s}_parts[chunk]" for s in mine), counts):
                 self._put(line)
             if a.reduce.function == "moments":
-                self._put("count += counts[chunk];")
+                self._put(f"{counts[0]} += {counts[1]};")
             self._close(1)
             self._name_results(a)
 

@@ -16,7 +16,7 @@ from kerntree.plans.candidate import Candidate
 from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.problem import Case, Problem
 
-LANES = (16, 32, 64, 128, 256)
+LANES: tuple[int, ...] = (16, 32, 64, 128, 256)
 _DEFAULT_LANES = 64
 
 
