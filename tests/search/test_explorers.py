@@ -217,3 +217,18 @@ def test_best_of_n_goes_deep_first(search, toy):
     search(coder, evaluator, explorer="best-of-n", budget=Budget(evaluations=7))
     sizes = [len(n.candidate.program) for n in fold(read_events(search.path)).nodes.values()]
     assert sizes == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_mcts_goes_on_below_a_step_that_won_nothing_where_much_is_expected():
+    after = Strategy(kind="k", target="", instruction="", prior=0.5, expected_gain=2.0)
+    tree = tree_of(
+        added("root"),
+        evaluated("root", 0.0),
+        proposed("root", 0.5, 0.5),
+        added("a", "root", 0),
+        evaluated("a", -0.3),
+        Proposed(node=candidate("a").identity, strategies=(after,)),
+    )
+    assert EXPLORERS["mcts"](0).ask(tree, 1, step=0) == [at("a", 0)]
+    hopeless = tree_of(*SMALL[:4], evaluated("a", -0.3), proposed("a", 0.5))
+    assert EXPLORERS["mcts"](0).ask(hopeless, 1, step=0) != [at("a", 0)]
