@@ -1,0 +1,338 @@
+"""The oracle: the trusted process that runs the reference and judges results.
+
+Run as `python -P -m kerntree.evaluator.oracle SOCKET LIFELINE`, both inherited descriptors. It
+alone knows what the right answers are; candidates run elsewhere and get inputs only. Every
+request carries all that its answer depends on, so that a new oracle can take the place of one
+that died.
+"""
+
+import contextlib
+import faulthandler
+import fcntl
+import hashlib
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kerntree.evaluator.compare import OutputFinding, compare
+from kerntree.evaluator.describe import describe, pin_precision
+from kerntree.evaluator.expectation import (
+    CHANGED,
+    Expectation,
+    Writes,
+    expectation,
+    with_response,
+)
+from kerntree.evaluator.inputs import has_float_tensor, make_inputs
+from kerntree.evaluator.memory import available_memory
+from kerntree.evaluator.problem_file import ProblemCase, ProblemFile, load_problem_file
+from kerntree.evaluator.recipe import Recipe, Subject
+from kerntree.evaluator.reference import Built, build, observe
+from kerntree.evaluator.tensor_block import (
+    encode,
+    map_block,
+    pack,
+    read_only,
+    tensor_paths,
+)
+from kerntree.evaluator.transport import TransportClosed, receive, send
+from kerntree.plans.errors import ProblemError
+
+_REQUEST_LIMIT = 64 << 20
+_DETAIL_LIMIT = 4000  # characters of an own failure's traceback
+_STATES = 2  # modules kept: of this state and of the one before
+_SHARE = 4  # of the available memory, one part in so many is for expectations
+
+
+Reply = tuple[dict[str, Any], list[int]]
+
+
+@dataclass
+class Oracle:
+    """Answers requests; what it keeps between them only saves time."""
+
+    budget: int  # bytes of expectations
+    files: dict[Subject, ProblemFile] = field(default_factory=dict)
+    varies: dict[Subject, bool] = field(default_factory=dict)
+    states: OrderedDict[tuple[Subject, int], Built] = field(default_factory=OrderedDict)
+    sets: OrderedDict[str, Expectation] = field(default_factory=OrderedDict)
+
+    def state(self, subject: Subject, seed: int) -> Reply:
+        """The constructor's arguments and the module's state, as blocks nobody can write to."""
+        built = self._built(subject, seed)
+        init, init_tensors = _encoded(built.init, subject)
+        init_layout, init_fd = pack(init_tensors)
+        state_layout, state_fd = pack(list(built.state.values()))
+        reply = {
+            "init": init,
+            "init_layout": init_layout.model_dump(mode="json"),
+            "names": list(built.state),
+            "state_layout": state_layout.model_dump(mode="json"),
+        }
+        return reply, [_sealed(init_fd), _sealed(state_fd)]
+
+    def prepare(self, recipe: Recipe) -> Reply:
+        """A set of inputs as a block, or why this distribution cannot be used."""
+        expected, args, skipped = self._made(recipe)
+        if expected is None:
+            return {"skipped": skipped}, []
+        self._keep(recipe, expected)
+        tree, tensors = _encoded(args, recipe.subject)
+        layout, fd = pack(tensors)
+        reply = {
+            "skipped": "",
+            "args": tree,
+            "paths": tensor_paths(tree),
+            "layout": layout.model_dump(mode="json"),
+        }
+        return reply, [_sealed(fd)]
+
+    def compare(self, recipe: Recipe, fd: int, *, outputs_only: bool) -> Reply:
+        """Whether the results in a block are right."""
+        expected = self.sets.get(recipe.key)
+        if expected is None:
+            expected, _, skipped = self._made(recipe)
+            if expected is None:
+                raise ProblemError(skipped)
+        self._keep(recipe, expected)
+        actual = map_block(fd, recipe.layout, writable=False)
+        findings = _findings(actual, expected, recipe, outputs_only)
+        if not all(finding.ok for finding in findings):
+            exact = self._with_response(recipe, expected)
+            if exact is not expected:
+                self._keep(recipe, exact)
+                findings = _findings(actual, exact, recipe, outputs_only)
+        return _judged(findings), []
+
+    def forget(self, recipe: Recipe) -> Reply:
+        """Frees an expectation."""
+        self.sets.pop(recipe.key, None)
+        return {}, []
+
+    def _file(self, subject: Subject) -> ProblemFile:
+        if subject not in self.files:
+            file = load_problem_file(subject.path)
+            if hashlib.sha256(file.source.encode()).hexdigest() != subject.digest:
+                raise ProblemError(f"{subject.path} has changed since this run described it")
+            pin_precision(file)
+            self.files[subject] = file
+        return self.files[subject]
+
+    def _built(self, subject: Subject, seed: int) -> Built:
+        key = (subject, seed)
+        if key not in self.states:
+            file = self._file(subject)
+            self.states[key] = build(
+                file, seed=seed, mode=subject.mode, varied=self._can_vary(subject)
+            )
+            while len(self.states) > _STATES:
+                self.states.popitem(last=False)
+        self.states.move_to_end(key)
+        return self.states[key]
+
+    def _can_vary(self, subject: Subject) -> bool:
+        """Whether the reference still works where parameters of ones and zeros are others."""
+        if subject not in self.varies:
+            file = self._file(subject)
+            built = build(file, seed=0, mode=subject.mode, varied=True)
+            self.varies[subject] = all(_finite(file, built, case) for case in file.cases)
+        return self.varies[subject]
+
+    def _made(self, recipe: Recipe) -> tuple[Expectation | None, list[Any], str]:
+        """The expectation and the inputs, or None and the reason why they are of no use."""
+        file = self._file(recipe.subject)
+        built = self._built(recipe.subject, recipe.state)
+        given = recipe.distribution == "given"
+        args = make_inputs(
+            file, file.case(recipe.case), seed=recipe.seed, distribution=recipe.distribution
+        )
+        if not given and recipe.distribution != "strided" and not has_float_tensor(args):
+            return None, args, "no input is a float tensor"
+        writes = Writes(inputs=recipe.inputs, buffers=recipe.buffers)
+        try:
+            expected = expectation(file, built, args, writes, seed=recipe.seed)
+        except ProblemError as error:
+            if given:
+                raise
+            return None, args, f"the reference does not take them: {error}"
+        reason = self._useless(recipe, expected)
+        return (None, args, reason) if reason else (expected, args, "")
+
+    def _with_response(self, recipe: Recipe, expected: Expectation) -> Expectation:
+        file = self._file(recipe.subject)
+        args = make_inputs(
+            file, file.case(recipe.case), seed=recipe.seed, distribution=recipe.distribution
+        )
+        writes = Writes(inputs=recipe.inputs, buffers=recipe.buffers)
+        built = self._built(recipe.subject, recipe.state)
+        return with_response(expected, file, built, args, writes, seed=recipe.seed)
+
+    def _useless(self, recipe: Recipe, expected: Expectation) -> str:
+        """Why results on these inputs could not be judged, or nothing."""
+        form = [(t.shape, t.dtype) for t in expected.tensors]
+        described = [(p.spec.shape, p.spec.dtype) for p in recipe.layout.tensors]
+        if form != described or expected.tree != recipe.tree:
+            message = "the form of the reference's result depends on the values of its inputs"
+            if recipe.distribution == "given":
+                raise ProblemError(f"{recipe.subject.path}: {message}; it must not")
+            return message
+        if recipe.distribution == "given":
+            return ""
+        if not expected.finite:
+            alike, _, _ = self._made(recipe.replaced(distribution="given"))
+            if alike is None or alike.finite:
+                return "the reference's result is not finite there"
+        return expected.unsound
+
+    def _keep(self, recipe: Recipe, expected: Expectation) -> None:
+        self.sets[recipe.key] = expected
+        self.sets.move_to_end(recipe.key)
+        total = sum(entry.bytes for entry in self.sets.values())
+        while total > self.budget and len(self.sets) > 1:
+            _, dropped = self.sets.popitem(last=False)
+            total -= dropped.bytes
+
+
+def serve(sock: socket.socket) -> None:
+    """Answers requests until the other end closes."""
+    oracle = Oracle(budget=available_memory() // _SHARE)
+
+    def described(message: dict[str, Any]) -> Reply:
+        def tell(stage: str) -> None:
+            send(sock, {"stage": stage})
+
+        return {"problem": describe(message["path"], progress=tell).model_dump(mode="json")}, []
+
+    while True:
+        try:
+            message, fds = receive(sock, limit=_REQUEST_LIMIT)
+        except TransportClosed:
+            return
+        try:
+            reply, sent = _answer(oracle, message, fds, described)
+            reply = {"ok": True, **reply}
+        except ProblemError as error:
+            reply, sent = {"ok": False, "problem": str(error)}, []
+        except Exception as error:  # ours: the supervisor reports it as such
+            detail = "".join(traceback.format_exception(error))[-_DETAIL_LIMIT:]
+            reply, sent = {"ok": False, "failed": f"{type(error).__name__}: {error}"}, []
+            print(detail, file=sys.stderr, flush=True)
+        try:
+            send(sock, reply, fds=sent)
+        except TransportClosed:
+            return
+        finally:
+            for fd in (*fds, *sent):
+                os.close(fd)
+
+
+def _answer(
+    oracle: Oracle,
+    message: dict[str, Any],
+    fds: list[int],
+    described: Callable[[dict[str, Any]], Reply],
+) -> Reply:
+    match message["op"]:
+        case "describe":
+            return described(message)
+        case "state":
+            return oracle.state(Subject.model_validate(message["subject"]), message["seed"])
+        case "prepare":
+            return oracle.prepare(Recipe.model_validate(message["recipe"]))
+        case "compare":
+            recipe = Recipe.model_validate(message["recipe"])
+            return oracle.compare(recipe, fds[0], outputs_only=message["outputs_only"])
+        case "forget":
+            return oracle.forget(Recipe.model_validate(message["recipe"]))
+    raise ValueError(f"an unknown request {message['op']!r}")
+
+
+def _findings(
+    actual: list[torch.Tensor], expected: Expectation, recipe: Recipe, outputs_only: bool
+) -> list[OutputFinding]:
+    return [
+        compare(
+            tensor,
+            wanted,
+            case=recipe.case,
+            inputs=recipe.distribution,
+            kernelbench=recipe.distribution == "given",
+        )
+        for tensor, wanted in zip(actual, expected.tensors, strict=True)
+        if not (outputs_only and wanted.path.startswith(CHANGED))
+    ]
+
+
+def _judged(findings: list[OutputFinding]) -> dict[str, Any]:
+    failed = [finding for finding in findings if not finding.ok]
+    message = failed[0].message if failed else ""
+    if len(failed) > 1:
+        message += f" (and {len(failed) - 1} more of the results are wrong)"
+    return {
+        "verdict": not failed,
+        "errors": [finding.error.model_dump(mode="json") for finding in findings],
+        "message": message,
+        "evidence": failed[0].evidence if failed else {},
+    }
+
+
+def _finite(file: ProblemFile, built: Built, case: ProblemCase) -> bool:
+    try:
+        found = observe(file, built, make_inputs(file, case, seed=0), seed=0)
+    except ProblemError:
+        return False
+    return all(bool(tensor.isfinite().all()) for tensor in found.outputs.values())
+
+
+def _encoded(value: Any, subject: Subject) -> tuple[Any, list[torch.Tensor]]:
+    try:
+        return encode(value)
+    except TypeError as error:
+        raise ProblemError(f"{subject.path}: {error}; pass tensors, numbers and texts") from None
+
+
+def _sealed(fd: int) -> int:
+    """A read-only descriptor of a block that nobody can write to any more; closes the other."""
+    with contextlib.suppress(OSError):  # a kernel without the seal: the read-only mode remains
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+    try:
+        return read_only(fd)
+    finally:
+        os.close(fd)
+
+
+def die_with(lifeline: int) -> None:
+    """Has the kernel kill this process when the other end of the pipe closes.
+
+    Works while the interpreter is busy, and does not care which thread of the parent started us.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    poller = select.poll()
+    poller.register(lifeline, 0)
+    if poller.poll(0):  # it closed before we were armed
+        os._exit(1)
+
+
+def main(descriptor: int, lifeline: int) -> None:
+    """Serves one supervisor."""
+    die_with(lifeline)
+    faulthandler.enable()  # a crash in the user's code leaves its place on stderr
+    sock = socket.socket(fileno=descriptor)
+    send(sock, {"ready": True, "torch": str(torch.__version__)})
+    serve(sock)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
