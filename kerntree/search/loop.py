@@ -51,6 +51,8 @@ from kerntree.search.tree import (
 )
 from kerntree.search.tuner import Trial, next_config, projected
 
+_NEGLIGIBLE = 0.01  # log2: less than any measurement could tell
+
 OnEvent = Callable[[SearchEvent, Tree], None]
 
 
@@ -246,12 +248,22 @@ class _Search:
     def _settle(self, node: Node) -> None:
         """Measures a new node, or passes through it where the step only enables others.
 
+        The first way down is a plunge: it follows the likeliest steps as long as they are expected
+        to win something, and measures where it ends. A measurement may take long, and what many
+        steps together bring shows at once.
+
         Asked again for a node already settled, it does nothing twice.
         """
         passed = 0
-        while not node.measured and self._enabling(node) and passed < self.max_depth:
+        plunge = not any(n.measured for n in self.tree.nodes.values() if n.parents)
+        while not node.measured and passed < self.max_depth:
+            enabling = self._enabling(node)
+            if not enabling and not (plunge and node.parents):
+                break
             self._propose(node)
             free = [edge for edge in node.edges or () if not edge.tried]
+            if not enabling:
+                free = [edge for edge in free if _promising(edge.strategy)]
             if not free:
                 break
             self._pause()
@@ -461,9 +473,13 @@ class _Search:
         self.on_event(event, self.tree)
 
 
+def _promising(strategy: Strategy) -> bool:
+    return strategy.enabling or strategy.expected_gain > _NEGLIGIBLE
+
+
 def _unsettled(node: Node) -> bool:
     """Neither measured nor passed through."""
-    return not node.measured and not any(edge.tried for edge in node.edges or ())
+    return not node.measured and all(edge.child is None for edge in node.edges or ())
 
 
 def _reward(evaluation: Evaluation | None) -> float | None:

@@ -175,7 +175,7 @@ def _status(node: Node) -> Status:
         return "measured"
     if node.measured:
         return "failed"
-    return "passed" if any(edge.tried for edge in node.edges or ()) else "unevaluated"
+    return "passed" if any(edge.child is not None for edge in node.edges or ()) else "unevaluated"
 
 
 def _path(tree: Tree, identity: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ class ToyCoder:
     needs: dict[str, str] = field(default_factory=dict)
     unrealizable: frozenset[str] = frozenset()
     tunables: dict = field(default_factory=dict)
+    expected: dict[str, float] = field(default_factory=dict)
 
     def candidate(self, taken):
         return Candidate(
@@ -47,7 +48,13 @@ class ToyCoder:
     def strategies(self, problem, candidate):
         taken = set(candidate.program)
         return [
-            Strategy(kind=kind, target="k", instruction="", enabling=kind in self.enabling)
+            Strategy(
+                kind=kind,
+                target="k",
+                instruction="",
+                enabling=kind in self.enabling,
+                expected_gain=self.expected.get(kind, 0.0),
+            )
             for kind in self.kinds
             if kind not in taken and self.needs.get(kind, kind) in {*taken, kind}
         ]

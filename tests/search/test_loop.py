@@ -102,6 +102,25 @@ def test_passes_through_a_deceptive_enabling_step(search, toy):
     assert snapshot(read_events(search.path)).nodes[lowered.identity].status == "passed"
 
 
+def test_the_first_way_down_follows_what_is_expected_to_win_and_measures_its_end(search, toy):
+    coder = toy.Coder(KINDS, expected={"fuse": 1.0, "tile": 0.3, "vectorize": 0.5})
+    search(coder, toy.Evaluator(additive), budget=Budget(evaluations=2))
+    nodes = fold(read_events(search.path)).nodes.values()
+    measured = [node.candidate.program for node in nodes if node.measured]
+    assert measured == [[], ["fuse", "tile", "vectorize"]]
+    assert len(nodes) == 4
+
+
+def test_a_plunge_cut_short_goes_on(search, toy):
+    coder = toy.Coder(KINDS, expected={"fuse": 1.0, "tile": 0.3, "vectorize": 0.5})
+    looks = iter(range(1000))
+    search(coder, toy.Evaluator(additive), stop=lambda: next(looks) > 3)
+    assert len(fold(read_events(search.path)).nodes) in {2, 3}
+    search(coder, toy.Evaluator(additive), budget=Budget(evaluations=2))
+    nodes = fold(read_events(search.path)).nodes.values()
+    assert [len(node.candidate.program) for node in nodes if node.measured] == [0, 3]
+
+
 def test_a_step_that_cannot_be_done_is_recorded_and_left(search, toy):
     coder = toy.Coder(KINDS, unrealizable=frozenset({"tile"}))
     result = search(coder, toy.Evaluator(additive), budget=Budget(evaluations=100))
@@ -167,11 +186,15 @@ def test_every_event_is_on_disk_before_it_is_shown(search, toy):
 
 def test_cut_anywhere_it_ends_the_same_and_measures_nothing_twice(search, toy, tmp_path):
     coder = toy.Coder(
-        KINDS, tunables=TUNABLES, enabling=frozenset({"tile"}), unrealizable=frozenset({"x"})
+        KINDS,
+        tunables=TUNABLES,
+        enabling=frozenset({"tile"}),
+        unrealizable=frozenset({"vectorize"}),
+        expected={"fuse": 1.0, "vectorize": 0.5},
     )
     whole = search(coder, toy.Evaluator(tuned), budget=Budget(evaluations=25))
     lines = search.path.read_bytes().splitlines(keepends=True)
-    for cut in range(0, len(lines), 2):
+    for cut in range(len(lines)):
         path = tmp_path / f"cut{cut}.jsonl"
         path.write_bytes(b"".join(lines[:cut]))
         before = pairs(path)
