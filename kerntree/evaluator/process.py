@@ -205,6 +205,7 @@ class Zygote:
             pass_fds=(theirs.fileno(),),
             env=environment,
             cwd="/",
+            start_new_session=True,  # a Ctrl-C in the terminal is the supervisor's alone
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

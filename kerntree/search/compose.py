@@ -1,0 +1,158 @@
+"""Puts a run together from its parts, and drives it."""
+
+import platform
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import kerntree
+from kerntree.coder.cost import Machine
+from kerntree.coder.sketch import SketchCoder
+from kerntree.evaluator.opening import open_evaluator
+from kerntree.evaluator.settings import EvaluatorSettings
+from kerntree.plans.analyst import RuleAnalyst
+from kerntree.plans.evaluation import Evaluation
+from kerntree.plans.problem import Problem
+from kerntree.plans.rules import RulePlanner
+from kerntree.search.budget import Budget
+from kerntree.search.explorers import explorer_named
+from kerntree.search.export import stand_alone
+from kerntree.search.loop import Result, run_search
+from kerntree.search.progress import Progress
+from kerntree.search.run import RunDirectory, RunSettings
+from kerntree.search.snapshot import Snapshot, snapshot
+from kerntree.search.tree import Tree, fold
+
+_RESERVE = 0.1  # of the time, kept for the last measurement
+_MOST_RESERVE = 60.0  # seconds
+
+
+def environment() -> dict[str, Any]:
+    """What a run records of the machine it began on."""
+    versions = {name: metadata.version(name) for name in ("torch", "optuna", "diskcache")}
+    return {
+        "kerntree": kerntree.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.release(),
+        **versions,
+    }
+
+
+def drive(
+    run: RunDirectory,
+    *,
+    evaluations: int | None,
+    seconds: float | None,
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> tuple[Problem, Result, Snapshot]:
+    """Searches a run that this process has taken, up to a budget counted from its first start.
+
+    Writes best.py with every record. Raises `KerntreeError`.
+    """
+    settings = run.settings
+    path = run.check_problem()
+    explorer = explorer_named(settings.explorer, seed=settings.seed)
+    progress.say(f"describing {path}")
+    problem, evaluator = open_evaluator(
+        path,
+        settings=evaluator_settings(settings),
+        memo_directory=Path(settings.memo),
+        work_directory=run.path,
+        waiting=progress.say,
+    )
+    journal = None
+    try:
+        for warning in problem.warnings:
+            progress.say(f"note: {warning}")
+        coder = SketchCoder(machine=Machine(threads=evaluator.device.threads))
+        if obstacle := coder.obstacle(problem):
+            progress.say(f"note: {obstacle}; only the plain operator can be measured")
+        journal = run.journal()
+        if journal.dropped:
+            progress.say(f"note: {journal.dropped} bytes of a torn last event were dropped")
+        reserve = min(_RESERVE * seconds, _MOST_RESERVE) if seconds else 0.0
+        budget = Budget(evaluations=evaluations, seconds=seconds, reserve_seconds=reserve)
+        progress.begin(budget)
+
+        def on_event(event: Any, tree: Tree) -> None:
+            progress.event(event, tree, journal.events if journal else ())
+            if event.kind in ("duel", "reverified", "finished"):
+                write_best(run, problem, tree)
+
+        result = run_search(
+            problem=problem,
+            coder=coder,
+            planner=RulePlanner(),
+            analyst=RuleAnalyst(),
+            evaluator=evaluator,
+            explorer=explorer,
+            journal=journal,
+            budget=budget,
+            seed=settings.seed,
+            on_event=on_event,
+            stop=stop,
+        )
+        write_best(run, problem, fold(journal.events))
+        return problem, result, snapshot(journal.events)
+    finally:
+        progress.end()
+        if journal is not None:
+            journal.close()
+        evaluator.close()
+
+
+def evaluator_settings(settings: RunSettings) -> EvaluatorSettings:
+    """How candidates of a run are judged."""
+    return EvaluatorSettings(
+        precision=settings.precision,
+        isolation=settings.isolation,
+        outputs_only=settings.outputs_only,
+    )
+
+
+def write_best(run: RunDirectory, problem: Problem, tree: Tree) -> Path | None:
+    """best.py for the record, if there is one."""
+    text = best_text(problem.name, tree)
+    return None if text is None else run.write_best(text)
+
+
+def best_text(name: str, tree: Tree) -> str | None:
+    """The record as a stand-alone file, or None where nothing beat the baseline."""
+    from kerntree.plans.strategy import words
+    from kerntree.search.tree import evaluation_of, plan_of
+
+    best = tree.incumbent
+    evaluation: Evaluation | None = evaluation_of(tree, best)
+    if best is None or evaluation is None:
+        return None
+    return stand_alone(
+        tree.nodes[best.node].candidate,
+        best.config,
+        evaluation,
+        problem=name,
+        plan=[words(strategy) for strategy in plan_of(tree, best.node)],
+    )
+
+
+@contextmanager
+def interruptible(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """While open, SIGINT and SIGTERM ask the search to stop at its next step."""
+    asked: list[int] = []
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if not asked:
+            say("stopping after what is in flight; the run can be resumed")
+        asked.append(number)
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""How people look at a search."""
