@@ -246,7 +246,8 @@ class _Search:
                 return  # it leads to a known state: nothing new lies on this way
             node = child
             passed += 1
-        first = evaluate(self.session, node, self._inherited(node))
+        known = next(iter(node.measured.values()), None)
+        first = known or evaluate(self.session, node, self._inherited(node))
         if node.identity == self.tree.root or first.correct:
             self._propose(node)
         if first.correct:
