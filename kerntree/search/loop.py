@@ -251,6 +251,8 @@ class _Search:
         if node.identity == self.tree.root or first.correct:
             self._propose(node)
         if first.correct:
+            if self.tree.incumbent is None:  # a run interrupted early should have a record
+                challenge(self.session, node)
             race(self.session, node, racing=self.racing)
             self.session.pause_for_time()
             challenge(self.session, node)

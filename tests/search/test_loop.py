@@ -111,6 +111,13 @@ def test_the_first_way_down_follows_what_is_expected_to_win_and_measures_its_end
     assert len(nodes) == 4
 
 
+def test_the_first_good_candidate_becomes_a_record_before_its_configs_are_raced(search, toy):
+    coder = toy.Coder(("fuse",), tunables=TUNABLES)
+    search(coder, toy.Evaluator(tuned))
+    kinds = [e.kind for e in events_of(search.path) if e.kind in {"evaluated", "duel"}]
+    assert kinds[:4] == ["evaluated", "evaluated", "duel", "evaluated"]
+
+
 def test_a_plunge_cut_short_goes_on(search, toy):
     coder = toy.Coder(KINDS, expected={"fuse": 1.0, "tile": 0.3, "vectorize": 0.5})
     looks = iter(range(1000))
