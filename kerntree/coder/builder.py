@@ -202,7 +202,7 @@ class Builder:
     def expanded(self, value: Value, shape: tuple[int, ...]) -> Value:
         """Dimensions of extent 1 repeated, and new leading ones."""
         lead = len(shape) - len(value.shape)
-        dims = list(self.axes.fresh(extent) for extent in shape[:lead])
+        dims = [self.axes.fresh(extent) for extent in shape[:lead]]
         for dim, old, new in zip(value.dims, value.shape, shape[lead:], strict=True):
             dims.append(dim if old == new else self.axes.fresh(new))
         return replace(value, dims=tuple(dims), shape=shape)

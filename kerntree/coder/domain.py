@@ -11,7 +11,7 @@ Dims = tuple[tuple[int, ...], ...]
 
 
 class Axes:
-    """A union-find forest of axes, in which an axis may also be split into an outer and an inner."""
+    """A union-find forest of axes; an axis may also be split into an outer and an inner one."""
 
     def __init__(self) -> None:
         self._extent: list[int] = []

@@ -76,9 +76,7 @@ def graph_of(exported: ExportedProgram, *, paths: tuple[str, ...] | None = None)
             path = targets[str(out.target)]
             outputs.append(GraphOutput(kind="input_mutation", value=value, target=path))
         elif out.kind is OutputKind.BUFFER_MUTATION:
-            outputs.append(
-                GraphOutput(kind="buffer_mutation", value=value, target=str(out.target))
-            )
+            outputs.append(GraphOutput(kind="buffer_mutation", value=value, target=str(out.target)))
         else:
             raise ValueError(f"an output of kind {out.kind.name}")
     return OperatorGraph(inputs=tuple(inputs), nodes=tuple(nodes), outputs=tuple(outputs))
@@ -130,7 +128,7 @@ def _node(node: torch.fx.Node, metas: Mapping[str, Any]) -> Node:
     )
 
 
-def _plain(value: Any) -> JsonValue:  # noqa: PLR0911 - one case a type
+def _plain(value: Any) -> JsonValue:
     match value:
         case torch.fx.Node():
             return {"ref": value.name}

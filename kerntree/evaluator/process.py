@@ -34,7 +34,7 @@ class ProcessError(KerntreeError):
     """The evaluator's own processes do not work; the message says which and why."""
 
 
-class ChildFailure(Exception):  # noqa: N818 - an outcome, not an error of ours
+class ChildFailure(Exception):
     """A child's life ended, or its answer cannot be used. `output` is the tail of what it wrote."""
 
     def __init__(self, message: str, *, output: str = "") -> None:
@@ -199,7 +199,7 @@ class Zygote:
         """Starts the interpreter and waits until torch is loaded; raises `ProcessError`."""
         ours, theirs = socket.socketpair()
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        environment |= {"OMP_NUM_THREADS": str(threads), "HOME": "/tmp"}  # noqa: S108
+        environment |= {"OMP_NUM_THREADS": str(threads), "HOME": "/tmp"}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kerntree.evaluator.zygote", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
@@ -238,8 +238,8 @@ class Zygote:
         status, keeper = socket.socketpair()
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         environment |= {
-            "HOME": "/tmp",  # noqa: S108 - private to the child
-            "TMPDIR": "/tmp",  # noqa: S108
+            "HOME": "/tmp",
+            "TMPDIR": "/tmp",
             "OMP_NUM_THREADS": str(spec.threads),
             **spec.environment,
         }

@@ -102,7 +102,7 @@ def _mounts(spec: SandboxSpec) -> None:
     if done != 0:
         _remount_each()
     size = f"size={spec.scratch_bytes},nr_inodes=100000,mode=1777"
-    for scratch in ("/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108 - private to the child
+    for scratch in ("/tmp", "/var/tmp", "/dev/shm"):
         if Path(scratch).is_dir():
             _mount("tmpfs", scratch, "tmpfs", _NOSUID | _NODEV, size)
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV)

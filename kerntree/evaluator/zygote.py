@@ -99,7 +99,7 @@ def _child(
         close_all_but([child_fd])
         if level != "reduced":
             close_in(spec)
-        os.chdir("/tmp")  # noqa: S108 - private to the child
+        os.chdir("/tmp")
         from kerntree.evaluator.child import serve
 
         sock = socket.socket(fileno=child_fd)

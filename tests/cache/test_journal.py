@@ -1,7 +1,6 @@
 """The journal keeps what was written, forgets a torn end, and names damage."""
 
 import json
-import os
 import resource
 import signal
 
@@ -79,7 +78,7 @@ def test_a_full_disk_is_reported_and_nothing_is_torn(tmp_path):
     journal.append("first", {})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path) + 40, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 40, limits[1]))
     try:
         with pytest.raises(CacheError, match="free some space"):
             journal.append("second", {"text": "x" * 200})

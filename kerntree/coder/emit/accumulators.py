@@ -60,7 +60,8 @@ class Accumulator:
                 one = literal(1, self.reduce.dtype)
                 return [
                     f"const {ctype} step = {value} - {s};",
-                    f"const {ctype} shrink = {value} == {s} ? {one} : exp{suffix}(-fabs{suffix}(step));",
+                    f"const {ctype} shrink ="
+                    f" {value} == {s} ? {one} : exp{suffix}(-fabs{suffix}(step));",
                     f"{total} = step > 0 ? {total} * shrink + {one} : {total} + shrink;",
                     f"{s} = step > 0 ? {value} : {s};",
                 ]

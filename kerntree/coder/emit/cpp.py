@@ -82,7 +82,7 @@ class _Writer:
     # --- the function -------------------------------------------------------------------------
 
     def function(self) -> Function:
-        parameters = [t for t in self.kernel.reads]
+        parameters = list(self.kernel.reads)
         parameters += [t for t in self.kernel.writes if t not in self.in_place]
         kept = self.kernel.kept if self.rows else self.kernel.kept[:-1]
         self._advise()
@@ -492,7 +492,8 @@ class _Writer:
                 index = self._use(instruction.index)
                 wrapped = f"({index} < 0 ? {index} + {instruction.extent} : {index})"
                 place = self._address(instruction.access)
-                text = f"{identifier(instruction.access.tensor)}[{place} + {instruction.stride} * {wrapped}]"
+                table = identifier(instruction.access.tensor)
+                text = f"{table}[{place} + {instruction.stride} * {wrapped}]"
                 safe = f"({wrapped} >= 0 && {wrapped} < {instruction.extent})"
                 zero = literal(0, self.names.types[instruction.result])
                 return f"{safe} ? {self._widened(text, instruction.dtype)} : {zero}"

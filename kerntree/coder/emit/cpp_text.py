@@ -16,12 +16,12 @@ def literal(value: Scalar, dtype: str) -> str:
     """A number as C++ text."""
     if dtype == "bool":
         return "true" if value else "false"
-    if not COMPUTED[dtype] in ("float", "double"):
+    if COMPUTED[dtype] not in ("float", "double"):
         return f"INT64_C({int(value)})" if dtype == "int64" else str(int(value))
     suffix = "f" if COMPUTED[dtype] == "float" else ""
     value = float(value)
     if math.isnan(value):
-        return f"(float)NAN" if suffix else "(double)NAN"
+        return "(float)NAN" if suffix else "(double)NAN"
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}({COMPUTED[dtype]})INFINITY"
     return (
