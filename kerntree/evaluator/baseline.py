@@ -127,6 +127,7 @@ class Baselines:
                 with self.bench.timed_inputs(case) as prepared:
                     slots = self.bench.give(session, prepared)
                     session.time(slots[:1], warmup=1, timeout=seconds)
+            self.bench.exercise(session)
         except CandidateFailed:
             session.close()
             raise

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from kerntree.evaluator.blocks import output_block, output_layout
+from kerntree.evaluator.blocks import OutputBlock, output_block, output_layout, untouched
 from kerntree.evaluator.session import CandidateFailed, Session
 from kerntree.evaluator.settings import EvaluatorSettings
-from kerntree.evaluator.tensor_block import Layout
 from kerntree.evaluator.trials import Oracle, Prepared, Slot, TrialInputs
 from kerntree.plans.candidate import Config
 from kerntree.plans.evaluation import OutputError, Stage, Verdict
@@ -48,11 +47,26 @@ class Bench:
                 errors += self._trial(session, case, slot, number)
         return tuple(errors)
 
+    def exercise(self, session: Session) -> None:
+        """The calls of a check, without judging them; raises `CandidateFailed`.
+
+        What is timed against candidates must have had the same life: how a process allocates
+        depends on what it has freed, and page faults that only one side has would be a gain.
+        """
+        for case in self.problem.cases:
+            for number, slot in enumerate(self.inputs.check_slots(case, full=True)):
+                with self.inputs.at(slot) as prepared:
+                    if prepared.skipped:
+                        continue
+                    session.inputs(number, prepared)
+                    with output_block(output_layout(self.problem, case)) as block:
+                        session.run(number, case, block, timeout=self.settings.deadlines.compile)
+
     def check_timed(self, session: Session, case: Case, prepared: Prepared) -> None:
         """Has the last timed call's outputs compared; raises `CandidateFailed`."""
         with output_block(output_layout(self.problem, case)) as block:
             session.submit(case, block, timeout=self.call_timeout(case))
-            self._compare(case, prepared, block.layout, block.fd, Stage.TIME)
+            self._compare(case, prepared, block, Stage.TIME)
 
     @contextmanager
     def timed_inputs(self, case: Case) -> Iterator[list[Prepared]]:
@@ -86,26 +100,29 @@ class Bench:
             session.inputs(number, prepared)
             with output_block(output_layout(self.problem, case)) as block:
                 session.run(number, case, block, timeout=self.call_timeout(case))
-                return self._compare(case, prepared, block.layout, block.fd, Stage.CHECK)
+                return self._compare(case, prepared, block, Stage.CHECK)
 
     def _compare(
-        self, case: Case, prepared: Prepared, layout: Layout, fd: int, stage: Stage
+        self, case: Case, prepared: Prepared, block: OutputBlock, stage: Stage
     ) -> tuple[OutputError, ...]:
-        found = self.oracle.compare(prepared, layout=layout, fd=fd)
-        if not found.ok:
-            evidence: dict[str, JsonValue] = {
-                "case": case.name,
-                "inputs": prepared.distribution,
-                **found.evidence,
-            }
-            timed = ", in a timed call" if stage is Stage.TIME else ""
+        found = self.oracle.compare(prepared, layout=block.layout, fd=block.fd)
+        if found.ok:
+            return found.errors
+        where = f"case {case.name}, {prepared.distribution} inputs"
+        where += ", in a timed call" if stage is Stage.TIME else ""
+        evidence: dict[str, JsonValue] = {
+            "case": case.name,
+            "inputs": prepared.distribution,
+            **found.evidence,
+        }
+        if untouched(block):
             raise CandidateFailed(
-                Verdict.WRONG,
+                Verdict.FORGED,
                 stage,
-                f"case {case.name}, {prepared.distribution} inputs{timed}: {found.message}",
+                f"{where}: the reply says that it ran, but no result was written",
                 evidence=evidence,
             )
-        return found.errors
+        raise CandidateFailed(Verdict.WRONG, stage, f"{where}: {found.message}", evidence=evidence)
 
 
 def draw(count: int) -> int:

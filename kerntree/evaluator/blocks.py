@@ -9,6 +9,8 @@ from kerntree.evaluator.tensor_block import Layout, create_block, layout_of
 from kerntree.plans.graph import TensorSpec, contiguous
 from kerntree.plans.problem import Case, Problem
 
+_POISON = {0xFF}  # `create_block` writes it; no operator gives it everywhere
+
 
 @dataclass(frozen=True)
 class OutputBlock:
@@ -36,3 +38,12 @@ def output_block(layout: Layout) -> Iterator[OutputBlock]:
         yield OutputBlock(descriptor, layout)
     finally:
         os.close(descriptor)
+
+
+def untouched(block: OutputBlock) -> bool:
+    """Whether nobody wrote to some tensor of a block since it was poisoned."""
+    return any(
+        placed.spec.bytes > 0
+        and set(os.pread(block.fd, placed.spec.bytes, placed.offset)) <= _POISON
+        for placed in block.layout.tensors
+    )

@@ -27,7 +27,7 @@ from kerntree.plans.evaluation import CaseTiming, Stage
 from kerntree.plans.problem import Case
 
 CANDIDATE, INCUMBENT, BASELINE = "candidate", "incumbent", "baseline"
-_MOST_TIMED_CHECKS = 2  # of drawn blocks, beside a last one if none was drawn
+_MOST_DRAWN = 2  # timed calls compared by chance, beside one on each set of inputs
 
 Contest = dict[str, Blocks]
 """Blocks by case and side."""
@@ -126,7 +126,7 @@ class Stopwatch:
                 draw=draw,
                 after=checks.after,
             )
-            checks.last()
+            checks.finish(slots)
         objection = self.guard.after(
             case,
             candidate=blocks[CANDIDATE],
@@ -149,31 +149,38 @@ class Stopwatch:
 
 @dataclass
 class _TimedChecks:
-    """Has some timed calls compared; which ones is drawn after they were made."""
+    """Has timed calls compared: some that are drawn after they were made, and in the end one on
+    each set of inputs, so that a result kept from another set is found out."""
 
     bench: Bench
     candidate: Session
     case: Case
     prepared: Sequence[Prepared]
-    done: int = 0
-    last_slot: int = -1
+    drawn: int = 0
+    checked: set[int] = field(default_factory=set)
 
     def after(self, side: str, slot: int) -> None:
-        if side != CANDIDATE:
+        """Follows every block; `slot` is that of its last call."""
+        if side != CANDIDATE or self.drawn >= _MOST_DRAWN:
             return
-        self.last_slot = slot
-        chance = self.bench.settings.timing.pairs_low
-        if self.done < _MOST_TIMED_CHECKS and draw(chance) == 0:
-            self._check()
+        if draw(self.bench.settings.timing.pairs_low) == 0:
+            self.drawn += 1
+            self._check(slot)
 
-    def last(self) -> None:
-        if self.done == 0:
-            self._check()
+    def finish(self, slots: Sequence[int]) -> None:
+        """One more block, like those before, for each set of which no timed call was compared."""
+        timeout = 2 * self.bench.call_timeout(self.case)
+        for slot in slots:
+            if slot not in self.checked:
+                before = [slots[draw(len(slots))] for _ in range(draw(3))]
+                self.candidate.time([*before, slot], warmup=0, timeout=timeout)
+                self._check(slot)
 
-    def _check(self) -> None:
-        self.done += 1
-        entry = self.bench.prepared_at(self.prepared, self.last_slot)
-        self.bench.check_timed(self.candidate, self.case, entry)
+    def _check(self, slot: int) -> None:
+        self.checked.add(slot)
+        self.bench.check_timed(
+            self.candidate, self.case, self.bench.prepared_at(self.prepared, slot)
+        )
 
 
 def merged(rounds: Sequence[Contest]) -> Contest:

@@ -46,7 +46,8 @@ def interleaved(
         name: _block(name, side, slots[:1], warmup=rules.warmup, timeout=timeout)
         for name, side in sides.items()
     }
-    slowest = max(block.wall_ns / (1 + rules.warmup) for block in warm.values())
+    # a call's copies of its inputs take about as long as a call that is bound by memory
+    slowest = max(2 * block.median_ns for block in warm.values())
     most = calls_per_block(slowest / 1e9, rules)
     blocks: Blocks = {name: [] for name in sides}
     order = list(sides)

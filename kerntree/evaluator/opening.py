@@ -1,9 +1,11 @@
 """Opening an evaluator: starts the oracle and the zygote, and wires the parts together."""
 
+import os
 import secrets
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,8 +123,9 @@ def open_evaluator(
     """The problem, and an evaluator for it whose processes are running.
 
     `work_directory` holds what the compiled baseline writes. `waiting` is told when another
-    process holds the device. Raises `ProblemError` for a file that cannot be used,
-    `SettingsError`, `CacheError`, `OracleFailed` and `ProcessError`.
+    process holds the device. To be called from a thread that lives as long as the evaluator: the
+    kernel ends the children with the thread that started them. Raises `ProblemError` for a file
+    that cannot be used, `SettingsError`, `CacheError`, `OracleFailed` and `ProcessError`.
     """
     if settings.precision != "strict":
         raise SettingsError(
@@ -131,20 +134,23 @@ def open_evaluator(
     device = device or CpuDevice.here(threads=settings.threads)
     work_directory = work_directory.absolute()
     work_directory.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(1) as aside:  # both import torch, which takes seconds
-        warming = aside.submit(Zygote.start, threads=device.threads)
-        oracle = OracleProcess(seconds=settings.deadlines.oracle)
-        try:
-            problem = oracle.describe(problem_path)
-            state = oracle.state(secrets.randbits(31))
-            zygote = warming.result()
-        except BaseException:
-            oracle.close()
-            if warming.exception() is None:
-                warming.result().close()
-            raise
+    oracle = OracleProcess(seconds=settings.deadlines.oracle)
+
+    def describe() -> tuple[Problem, ReferenceState]:
+        return oracle.describe(problem_path), oracle.state(secrets.randbits(31))
+
+    with ExitStack() as undo, ThreadPoolExecutor(1) as aside:
+        undo.callback(_end, oracle)
+        described = aside.submit(describe)  # both processes import torch, which takes seconds
+        zygote = Zygote.start(
+            threads=device.threads
+        )  # here: it dies with the thread that starts it
+        undo.callback(zygote.close)
+        problem, state = described.result()
+        undo.callback(state.close)
+        memo = Memo.open(memo_directory)
+        undo.pop_all()
     nursery = Nursery(problem, settings, device, state, work_directory, zygote)
-    memo = Memo.open(memo_directory)
     guard = guard or PlainGuard()
     inputs = TrialInputs(oracle, settings.trials, device.memory // _INPUT_SHARE)
     bench = Bench(problem, settings, inputs, nursery.open)
@@ -179,7 +185,7 @@ def open_evaluator(
     def stop() -> None:
         inputs.close()
         nursery.close()
-        oracle.close()
+        _end(oracle)
         state.close()
         memo.close()
 
@@ -197,3 +203,11 @@ def open_evaluator(
         stop=stop,
     )
     return problem, evaluator
+
+
+def _end(oracle: OracleProcess) -> None:
+    """Ends the oracle without waiting for what it may be doing: it holds nothing worth that."""
+    if oracle.pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(oracle.pid, signal.SIGKILL)
+    oracle.close()

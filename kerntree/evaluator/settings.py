@@ -59,7 +59,7 @@ class TimingRules(Frozen):
     calls: int = Field(default=32, ge=1)
     block_seconds: float = 0.02
     warmup: int = 2
-    slots: int = Field(default=2, ge=1)
+    slots: int = Field(default=2, ge=2)
     width: float = 0.03
     hopeless: float = 4.0
     confidence: float = 0.95
