@@ -13,7 +13,7 @@ import kerntree
 from kerntree.coder.cost import Machine
 from kerntree.coder.sketch import SketchCoder
 from kerntree.evaluator.opening import open_evaluator
-from kerntree.evaluator.settings import EvaluatorSettings
+from kerntree.evaluator.settings import EvaluatorSettings, TimingRules
 from kerntree.plans.analyst import RuleAnalyst
 from kerntree.plans.evaluation import Evaluation
 from kerntree.plans.problem import Problem
@@ -108,8 +108,13 @@ def drive(
 
 
 def evaluator_settings(settings: RunSettings) -> EvaluatorSettings:
-    """How candidates of a run are judged."""
+    """How candidates of a run are judged.
+
+    A first measurement only has to tell the promising from the rest: it is short, and what may
+    become a record meets the incumbent again in a duel of the full length.
+    """
     return EvaluatorSettings(
+        timing=TimingRules(pairs_low=6, warmup=1, seconds_per_case=2.0),
         precision=settings.precision,
         isolation=settings.isolation,
         outputs_only=settings.outputs_only,
