@@ -83,7 +83,8 @@ def main():
     for name in EXAMPLES:
         run = options.runs / f"bench-{name}-{int(time.time())}"
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "kerntree", "search", str(ROOT / "examples" / f"{name}.py"),
+            [sys.executable, "-P", "-m", "kerntree", "search",
+             str(ROOT / "examples" / f"{name}.py"),
              "--time", options.time, "--out", str(run), "--json"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
