@@ -121,8 +121,10 @@ def main():
     }
     path = ROOT / "benchmarks" / "results" / "cpu_examples.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"over eager {result['geometric_mean_over_eager']}, "
-          f"over torch.compile {result['geometric_mean_over_compile']}: {path}")
+    print(
+        f"over eager {result['geometric_mean_over_eager']}, "
+        f"over torch.compile {result['geometric_mean_over_compile']}: {path}"
+    )
 
 
 def _mean(ratios):

@@ -60,9 +60,7 @@ class Coder(Protocol):
 class Analyst(Protocol):
     """Reads measurements and says what limits the kernel."""
 
-    def find(
-        self, problem: Problem, candidate: Candidate, evaluation: Evaluation
-    ) -> Finding: ...
+    def find(self, problem: Problem, candidate: Candidate, evaluation: Evaluation) -> Finding: ...
 
 
 class Evaluator(Protocol):
