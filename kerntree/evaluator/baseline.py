@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from kerntree.cache.memo import Memo
 from kerntree.evaluator.bench import Bench, draw
-from kerntree.evaluator.measure import SideFailed, interleaved
+from kerntree.evaluator.measure import Blocks, SideFailed, interleaved
 from kerntree.evaluator.session import CandidateFailed, Session
-from kerntree.evaluator.timing import BlockTimes
-from kerntree.plans.evaluation import Baseline
+from kerntree.plans.evaluation import Baseline, Verdict
 from kerntree.plans.problem import Case
 
 EAGER, COMPILED = "eager", "torch.compile"
@@ -41,6 +40,7 @@ class Baselines:
     holding: Callable[[], AbstractContextManager[None]]
     _sessions: dict[str, Session] = field(default_factory=dict)
     _facts: tuple[Baseline, ...] | None = None
+    _transient: bool = False  # a rival failed for what a quieter machine may allow
 
     def facts(self) -> tuple[Baseline, ...]:
         """What was measured at the start of this run, or remembered from an earlier one.
@@ -52,7 +52,9 @@ class Baselines:
             stored = self.memo.get(self.key)
             if stored is None:
                 self._facts = self._measured()
-                self.memo.put(self.key, [fact.model_dump(mode="json") for fact in self._facts])
+                if not self._transient:
+                    facts = [fact.model_dump(mode="json") for fact in self._facts]
+                    self.memo.put(self.key, facts)
             else:
                 self._facts = tuple(Baseline.model_validate(fact) for fact in stored)
             for case in self.bench.problem.cases:
@@ -78,16 +80,20 @@ class Baselines:
     close = drop
 
     def _measured(self) -> tuple[Baseline, ...]:
-        failures: dict[str, str] = {}
+        failures: dict[str, CandidateFailed] = {}
         for rival in self.rivals:
             try:
                 self._warm(rival.name)
             except CandidateFailed as failure:
                 if rival is self.rivals[0]:
                     raise
-                failures[rival.name] = f"{failure.verdict}: {failure.message}"
+                failures[rival.name] = failure
+        blocks = self._blocks(failures)
+        self._transient = any(
+            failure.verdict in (Verdict.TIMED_OUT, Verdict.OUT_OF_MEMORY)
+            for failure in failures.values()
+        )
         names = [rival.name for rival in self.rivals if rival.name not in failures]
-        blocks = {case.name: self._case(case, names) for case in self._cases}
         facts = [
             Baseline(
                 name=name,
@@ -105,8 +111,13 @@ class Baselines:
         return (
             *facts,
             *(
-                Baseline(name=name, median_ns={}, available=False, message=message)
-                for name, message in failures.items()
+                Baseline(
+                    name=name,
+                    median_ns={},
+                    available=False,
+                    message=f"{failure.verdict}: {failure.message}",
+                )
+                for name, failure in failures.items()
             ),
         )
 
@@ -128,28 +139,37 @@ class Baselines:
                     slots = self.bench.give(session, prepared)
                     session.time(slots[:1], warmup=1, timeout=seconds)
             self.bench.exercise(session)
-        except CandidateFailed:
+        except BaseException:
             session.close()
             raise
         self._sessions[name] = session
         return session
 
-    def _case(self, case: Case, names: list[str]) -> dict[str, list[BlockTimes]]:
+    def _blocks(self, failures: dict[str, CandidateFailed]) -> dict[str, Blocks]:
+        """Blocks by case and rival; who dies meanwhile is added to `failures`."""
+        while True:
+            names = [rival.name for rival in self.rivals if rival.name not in failures]
+            try:
+                return {case.name: self._case(case, names) for case in self._cases}
+            except SideFailed as failed:
+                if failed.side == self.rivals[0].name:
+                    raise failed.failure from failed
+                failures[failed.side] = failed.failure
+                self._close(failed.side)
+
+    def _case(self, case: Case, names: list[str]) -> Blocks:
         rules = self.bench.settings.timing
         sides = {name: self._sessions[name] for name in names}
         with self.bench.timed_inputs(case) as prepared, self.holding():
             slots = [self.bench.give(side, prepared) for side in sides.values()]
-            try:
-                return interleaved(
-                    sides,
-                    slots=slots[0],
-                    rules=rules,
-                    timeout=self.bench.settings.deadlines.oracle,
-                    stop=lambda blocks: len(blocks[names[0]]) >= 2 * rules.pairs_low,
-                    draw=draw,
-                )
-            except SideFailed as failed:
-                raise failed.failure from failed
+            return interleaved(
+                sides,
+                slots=slots[0],
+                rules=rules,
+                timeout=self.bench.settings.deadlines.oracle,
+                stop=lambda blocks: len(blocks[names[0]]) >= 2 * rules.pairs_low,
+                draw=draw,
+            )
 
     def _close(self, name: str) -> None:
         session = self._sessions.pop(name, None)

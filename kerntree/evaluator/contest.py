@@ -27,7 +27,7 @@ from kerntree.plans.evaluation import CaseTiming, Stage
 from kerntree.plans.problem import Case
 
 CANDIDATE, INCUMBENT, BASELINE = "candidate", "incumbent", "baseline"
-_MOST_DRAWN = 2  # timed calls compared by chance, beside one on each set of inputs
+_MOST_DRAWN = 1  # timed calls compared by chance, beside one on each set of inputs
 
 Contest = dict[str, Blocks]
 """Blocks by case and side."""
@@ -48,17 +48,21 @@ class Stopwatch:
         """As many pairs of blocks as `TimingRules` ask for; raises `CandidateFailed`, `Lost`."""
         rules = self.bench.settings.timing
 
-        def stop(blocks: Blocks, started: float) -> bool:
+        def stop(blocks: Blocks, late: bool) -> bool:
             logs = log_ratios(blocks[CANDIDATE], blocks[BASELINE])
-            late = time.monotonic() - started > rules.seconds_per_case
             return enough(logs, rules=rules) or (late and len(logs) >= rules.pairs_low // 2)
 
         return self._contest({CANDIDATE: candidate}, stop)
 
     def duel(self, sides: Mapping[str, Session]) -> Contest:
-        """One round of a duel: a fixed number of pairs, whatever they show."""
-        pairs = self.bench.settings.timing.duel_pairs
-        return self._contest(sides, lambda blocks, started: len(blocks[CANDIDATE]) >= pairs)
+        """One round of a duel; its length does not depend on what it shows."""
+        rules = self.bench.settings.timing
+
+        def stop(blocks: Blocks, late: bool) -> bool:
+            pairs = len(blocks[CANDIDATE])
+            return pairs >= rules.duel_pairs or (late and pairs >= rules.duel_pairs // 2)
+
+        return self._contest(sides, stop)
 
     def timings(self, contest: Contest) -> tuple[CaseTiming, ...]:
         """The candidate against the baseline, for the record."""
@@ -90,7 +94,7 @@ class Stopwatch:
         )
 
     def _contest(
-        self, children: Mapping[str, Session], stop: Callable[[Blocks, float], bool]
+        self, children: Mapping[str, Session], stop: Callable[[Blocks, bool], bool]
     ) -> Contest:
         try:
             baseline = self.baselines.session()
@@ -110,19 +114,19 @@ class Stopwatch:
         return contest
 
     def _case(
-        self, case: Case, sides: Mapping[str, Session], stop: Callable[[Blocks, float], bool]
+        self, case: Case, sides: Mapping[str, Session], stop: Callable[[Blocks, bool], bool]
     ) -> Blocks:
         candidate = sides[CANDIDATE]
         with self.bench.timed_inputs(case) as prepared, self.holding():
             slots = self._give(sides, prepared)
-            started = time.monotonic()
+            latest = time.monotonic() + self.bench.settings.timing.seconds_per_case
             checks = _TimedChecks(self.bench, candidate, case, prepared)
             blocks = interleaved(
                 sides,
                 slots=slots,
                 rules=self.bench.settings.timing,
                 timeout=2 * self.bench.call_timeout(case),
-                stop=lambda so_far: stop(so_far, started),
+                stop=lambda blocks: stop(blocks, time.monotonic() > latest),
                 draw=draw,
                 after=checks.after,
             )

@@ -44,12 +44,18 @@ class Nursery:
     work_directory: Path
     zygote: Zygote | None = None
     level: str = "unknown"
+    sick: bool = False  # the zygote did not answer, though it may not have ended yet
 
     def open(self, source: str, class_name: str, config: Config | None, compiled: bool) -> Session:
         """A child with that module loaded; raises `CandidateFailed` or `Lost`."""
+        if self.zygote is not None and not self.zygote.alive:
+            raise Lost("the process that starts children died")
         try:
             child = self._living().spawn(self._spec(compiled))
-        except (ChildFailure, ProcessError, OSError) as error:
+        except (ChildFailure, OSError) as error:
+            raise Lost(f"no child could be started: {error}") from error
+        except ProcessError as error:
+            self.sick = True
             raise Lost(f"no child could be started: {error}") from error
         self.level = child.level
         session = Session(
@@ -74,16 +80,17 @@ class Nursery:
             raise
         return session
 
-    def recover(self) -> None:
-        """Lets go of a zygote that died; the next child starts another."""
-        if self.zygote is not None and not self.zygote.alive:
-            self.zygote.close()
-            self.zygote = None
+    def recover(self) -> bool:
+        """Lets go of a zygote that died with its children; the next child starts another."""
+        if self.zygote is None or (self.zygote.alive and not self.sick):
+            return False
+        self.close()
+        return True
 
     def close(self) -> None:
         if self.zygote is not None:
             self.zygote.close()
-            self.zygote = None
+            self.zygote, self.sick = None, False
 
     def _living(self) -> Zygote:
         if self.zygote is None:
@@ -182,6 +189,10 @@ def open_evaluator(
         holding=holding,
     )
 
+    def recover() -> None:
+        if nursery.recover():
+            baselines.drop()
+
     def stop() -> None:
         inputs.close()
         nursery.close()
@@ -199,7 +210,7 @@ def open_evaluator(
         problem_parts=parts,
         versions=found,
         isolation=lambda: nursery.level,
-        recover=nursery.recover,
+        recover=recover,
         stop=stop,
     )
     return problem, evaluator

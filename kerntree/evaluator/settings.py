@@ -32,8 +32,9 @@ class Trials(Frozen):
 
     `given` seeds of the problem's own inputs, then one seed of each distribution, or of `large`
     alone where one set is more than `large_bytes`. A source that has passed all of them is
-    checked under further configs on the given ones and on `later`. A duel renews the given
-    inputs and checks everything. Prepared inputs serve `renew_after` candidates.
+    checked under further configs on one given set and on `later` (and, as always, on timed
+    calls). A duel renews the given inputs and checks everything. Prepared inputs serve
+    `renew_after` candidates.
     """
 
     given: int = Field(default=2, ge=2)
@@ -50,8 +51,9 @@ class TimingRules(Frozen):
     A block is as many calls as fit in `block_seconds` (at least one, at most `calls`). After
     `pairs_low` pairs their spread says how many, up to `pairs_high`, make the interval of the
     ratio narrower than `width` (relative); a candidate more than `hopeless` times slower is
-    measured no further. `seconds_per_case` ends it in any case, after `pairs_low` pairs.
-    A duel measures `duel_pairs` in each of `duel_rounds` pairs of fresh processes.
+    measured no further. `seconds_per_case` ends it in any case, after half of `pairs_low`.
+    A duel measures `duel_pairs` in each of `duel_rounds` sets of fresh processes, or as many as
+    `seconds_per_case` allows, whatever they show.
     """
 
     pairs_low: int = Field(default=8, ge=4)
@@ -66,7 +68,7 @@ class TimingRules(Frozen):
     duel_rounds: int = Field(default=3, ge=1)
     duel_pairs: int = Field(default=8, ge=4)
     duel_confidence: float = 0.99
-    seconds_per_case: float = 6.0
+    seconds_per_case: float = 2.5
 
 
 class EvaluatorSettings(Frozen):

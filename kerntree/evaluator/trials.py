@@ -76,7 +76,8 @@ class TrialInputs:
 
     def check_slots(self, case: Case, *, full: bool) -> tuple[Slot, ...]:
         """What a candidate is checked on: all, or the fewer of a source that passed them once."""
-        given = [Slot(case.name, "check", "given", k) for k in range(self.trials.given)]
+        count = self.trials.given if full else 1
+        given = [Slot(case.name, "check", "given", k) for k in range(count)]
         names = self.trials.later
         if full:
             large = case_bytes(case) > self.trials.large_bytes

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -255,6 +256,21 @@ def test_a_wrong_challenger_loses_and_an_absent_incumbent_says_nothing(arena):
     assert (void.gain_low, void.gain_high) == (float("-inf"), float("inf"))
 
 
+def test_processes_of_ours_that_die_are_replaced(arena):
+    zygotes = {pid for pid in pids_below(os.getpid()) if "evaluator.zygote" in command(pid)}
+    roots = {pid for pid in zygotes if parent(pid) == os.getpid()}
+    (zygote,) = roots
+    os.kill(zygote, signal.SIGKILL)
+    os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
+    evaluation = arena.evaluate(arena.candidate(PLAIN + "        # after a fall\n"))
+    assert evaluation.verdict is Verdict.CORRECT, evaluation.message
+    (oracle,) = [pid for pid in pids_below(os.getpid()) if "evaluator.oracle" in command(pid)]
+    os.kill(oracle, signal.SIGKILL)
+    os.waitid(os.P_PID, oracle, os.WEXITED | os.WNOWAIT)
+    evaluation = arena.evaluate(arena.candidate(PLAIN + "        # after another\n"))
+    assert evaluation.verdict is Verdict.CORRECT, evaluation.message
+
+
 def test_the_supervisor_never_imports_torch(arena, tmp_path):
     problem = arena.problem
     code = textwrap.dedent(
@@ -294,20 +310,35 @@ def test_a_bad_problem_is_refused_before_any_search(arena, tmp_path):
         )
 
 
-def children_of(pid):
-    """Processes below one, as (pid, start time): what was started can be counted from outside."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                text = (entry / "stat").read_text()
-            except OSError:
-                continue
-            fields = text.rpartition(")")[2].split()
-            found.add((int(entry.name), int(fields[1]), fields[19]))
-    below, more = {pid}, True
-    while more:
-        new = {p for p, parent, _ in found if parent in below} - below
+def stat(pid):
+    """Fields of a process's status from its state on, or None if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def parent(pid):
+    fields = stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def pids_below(root):
+    parents = {int(p.name): parent(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()}
+    below, new = set(), {root}
+    while new:
+        new = {pid for pid, above in parents.items() if above in new} - below
         below |= new
-        more = bool(new)
-    return {(p, start) for p, _, start in found if p in below}
+    return below
+
+
+def children_of(root):
+    """Processes below one as (pid, start time): what was started can be counted from outside."""
+    return {(pid, fields[19]) for pid in pids_below(root) if (fields := stat(pid))}
