@@ -358,8 +358,9 @@ class _Process:
         return "" if by_itself is None else _how(by_itself, self.tail)
 
     def _hung_up(self) -> bool:
+        self.sock.setblocking(False)
         try:
-            return self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            return self.sock.recv(1, socket.MSG_PEEK) == b""
         except OSError:
             return False
 
