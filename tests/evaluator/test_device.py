@@ -3,7 +3,7 @@ import os
 import pytest
 
 from kerntree.evaluator.device import CpuDevice, Limits
-from kerntree.evaluator.floor import floor_ns
+from kerntree.evaluator.floor import floor_ns, may_alias
 from kerntree.plans.graph import GraphInput, GraphOutput, Node, OperatorGraph, contiguous
 from kerntree.plans.problem import Case
 
@@ -43,8 +43,9 @@ def test_a_pointwise_case_reads_and_writes_everything_once():
 
 
 def test_what_need_not_be_read_or_written_is_not_counted():
-    row = node("y", "select.int", "x", 0, shape=(1,))
+    row = node("y", "select.int", "e", 0, shape=(1,))
     assert floor(graph(node("e", "exp.default", "x"), row)) == pytest.approx(4)
+    assert floor(graph(node("y", "select.int", "x", 0, shape=(1,)))) == 0  # a view of the input
     view = node("y", "view.default", "x", [10, 100], shape=(10, 100))
     assert floor(graph(view)) == pytest.approx(4000)  # an input that may be needed, no output
     zero = node("y", "mul.Tensor", "x", 0)
@@ -56,6 +57,20 @@ def test_what_need_not_be_read_or_written_is_not_counted():
 def test_a_mutated_input_is_written():
     outputs = (GraphOutput(kind="input_mutation", value="y", target="0"),)
     assert floor(graph(node("y", "exp.default", "x"), outputs=outputs)) == pytest.approx(8000)
+
+
+def test_outputs_may_share_memory_with_inputs_only_where_the_references_do():
+    def alias(graph):
+        return may_alias(Case(name="one", inputs=(), outputs=(), output_tree=None, graph=graph))
+
+    assert alias(None)
+    assert not alias(graph(node("y", "exp.default", "x")))
+    assert alias(graph(node("y", "view.default", "x", [10, 100], shape=(10, 100))))
+    written = GraphOutput(kind="input_mutation", value="y", target="0")
+    returned = GraphOutput(kind="output", value="y", target="0")
+    exp = node("y", "exp.default", "x")
+    assert not alias(graph(exp, outputs=(written,)))
+    assert alias(graph(exp, outputs=(written, returned)))
 
 
 def test_caches_may_hold_what_fits():
