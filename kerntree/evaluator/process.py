@@ -261,6 +261,8 @@ class Zygote:
             )
             reply, _ = receive(self._control, limit=1 << 16, deadline=time.monotonic() + timeout)
         except KerntreeError as error:
+            ours.close()
+            status.close()
             raise ProcessError(f"the process that starts kernels is gone: {error}") from None
         finally:
             theirs.close()

@@ -5,6 +5,7 @@ Run as `python -P -m kerntree.evaluator.zygote FD`. It imports torch once, never
 """
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -35,6 +36,8 @@ def main(descriptor: int) -> None:
 
     import kerntree.evaluator.child  # noqa: F401 - warm before the forks
 
+    gc.collect()
+    gc.freeze()  # a child's own collections then need not walk torch, nor copy its pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     send(control, {"ready": True, "torch": torch.__version__, "python": sys.version.split()[0]})
     while True:
