@@ -1,5 +1,6 @@
 """A problem file as plain data: cases, state, what is changed, and the operator graph."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -256,7 +257,7 @@ def _lint(file: ProblemFile, built: Built, sample: _Sample, case: Case) -> list[
             f"{where}no float64 evaluation, judged against PyTorch's own: {expected.warning}"
         )
     elif expected.unsound and expected.finite:
-        warnings.append(f"{where}ill-conditioned on its own inputs: {expected.unsound}")
+        warnings.append(f"{where}imprecise on its own inputs: {expected.unsound}")
     return warnings
 
 
@@ -334,6 +335,8 @@ def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _plain_value(leaf: Any) -> Any:
+    if isinstance(leaf, float) and not math.isfinite(leaf):
+        return {"float": repr(leaf)}
     return str(leaf) if isinstance(leaf, torch.dtype | torch.device) else leaf
 
 

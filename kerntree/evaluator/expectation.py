@@ -31,8 +31,9 @@ from kerntree.plans.errors import ProblemError
 CHANGED = "changed "  # starts the name of a result that is an input or a buffer written to
 _SMALL_OUTPUT = 4096  # elements: for larger ones the scale of a slice says enough
 _NUDGES = 2
-SANE_RMS = {"float16": 0.1, "bfloat16": 0.1, "float64": 1e-9}  # 1e-3 for float32
-SANE_WORST = {"float16": 1.0, "bfloat16": 1.0, "float64": 1e-6}  # 1e-1 for float32
+_SOUND_RMS, _SOUND_WORST = 1e-3, 1e-1  # PyTorch's own error, above which it is no measure
+_SOUND_RMS_HALF, _SOUND_WORST_HALF = 1e-1, 1.0  # where inputs or parameters are half types
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Expectation:
     tensors: tuple[Expected, ...]
     tree: JsonValue  # how the outputs nest
     warning: str = ""  # why float64 was not to be had, if it was not
+    half: bool = False  # whether an input, a parameter or an output has a half type
     responded: bool = False  # whether the outputs' responses are known
 
     @property
@@ -64,11 +66,10 @@ class Expectation:
     @property
     def unsound(self) -> str:
         """Why PyTorch's own error is too large to judge another's by, or nothing."""
+        rms = _SOUND_RMS_HALF if self.half else _SOUND_RMS
+        worst = _SOUND_WORST_HALF if self.half else _SOUND_WORST
         for e in self.tensors:
-            if not e.slices:
-                continue
-            rms, worst = SANE_RMS.get(e.dtype, 1e-3), SANE_WORST.get(e.dtype, 1e-1)
-            if not (e.whole.own_rms <= rms and e.whole.own_worst <= worst):
+            if e.slices and not (e.whole.own_rms <= rms and e.whole.own_worst <= worst):
                 return (
                     f"PyTorch's own error is {e.whole.own_rms:.2g} in relative RMS "
                     f"(worst element {e.whole.own_worst:.2g})"
@@ -94,7 +95,9 @@ def expectation(
         warning = str(error)
         oracle = {path: doubled(tensor) for path, tensor in own.items()}
     tensors = tuple(expect(path, oracle[path], tensor) for path, tensor in own.items())
-    return Expectation(tensors=tensors, tree=tree, warning=warning)
+    seen = [*tensor_leaves(args).values(), *built.state.values(), *own.values()]
+    half = any(tensor.dtype in _HALVES for tensor in seen)
+    return Expectation(tensors=tensors, tree=tree, warning=warning, half=half)
 
 
 def with_response(

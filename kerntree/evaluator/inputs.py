@@ -46,7 +46,7 @@ def seeded(seed: int) -> Iterator[None]:
     numpy = sys.modules.get("numpy")
     before = numpy.random.get_state() if numpy else None
     state = random.getstate()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         random.seed(seed)
         if numpy:

@@ -34,7 +34,12 @@ from kerntree.evaluator.expectation import (
 )
 from kerntree.evaluator.inputs import has_float_tensor, make_inputs
 from kerntree.evaluator.memory import available_memory
-from kerntree.evaluator.problem_file import ProblemCase, ProblemFile, load_problem_file
+from kerntree.evaluator.problem_file import (
+    ProblemCase,
+    ProblemFile,
+    load_problem_file,
+    out_of_memory,
+)
 from kerntree.evaluator.recipe import Recipe, Subject
 from kerntree.evaluator.reference import Built, build, observe
 from kerntree.evaluator.tensor_block import (
@@ -187,11 +192,14 @@ class Oracle:
             return message
         if recipe.distribution == "given":
             return ""
-        if not expected.finite:
-            alike, _, _ = self._made(recipe.replaced(distribution="given"))
-            if alike is None or alike.finite:
-                return "the reference's result is not finite there"
-        return expected.unsound
+        if expected.finite and not expected.unsound:
+            return ""
+        alike, _, _ = self._made(recipe.replaced(distribution="given"))
+        if alike is not None and not expected.finite and alike.finite:
+            return "the reference's result is not finite there"
+        if alike is not None and expected.unsound and not alike.unsound:
+            return expected.unsound
+        return ""  # no worse than on the problem's own inputs
 
     def _keep(self, recipe: Recipe, expected: Expectation) -> None:
         self.sets[recipe.key] = expected
@@ -223,9 +231,7 @@ def serve(sock: socket.socket) -> None:
         except ProblemError as error:
             reply, sent = {"ok": False, "problem": str(error)}, []
         except Exception as error:  # ours: the supervisor reports it as such
-            detail = "".join(traceback.format_exception(error))[-_DETAIL_LIMIT:]
-            reply, sent = {"ok": False, "failed": f"{type(error).__name__}: {error}"}, []
-            print(detail, file=sys.stderr, flush=True)
+            reply, sent = _failed(error), []
         try:
             send(sock, reply, fds=sent)
         except TransportClosed:
@@ -233,6 +239,15 @@ def serve(sock: socket.socket) -> None:
         finally:
             for fd in (*fds, *sent):
                 os.close(fd)
+
+
+def _failed(error: Exception) -> dict[str, Any]:
+    if out_of_memory(error):
+        text = f"the float64 evaluation runs out of memory ({error}); reduce the shapes"
+        return {"ok": False, "problem": text}
+    detail = "".join(traceback.format_exception(error))[-_DETAIL_LIMIT:]
+    print(detail, file=sys.stderr, flush=True)
+    return {"ok": False, "failed": f"{type(error).__name__}: {error}"}
 
 
 def _answer(

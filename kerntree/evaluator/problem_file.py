@@ -107,7 +107,8 @@ def load_problem_file(path: str | os.PathLike[str]) -> ProblemFile:
     """Imports a problem file, its folder first on `sys.path`.
 
     Raises `ProblemError`: no such file, not UTF-8, a syntax error, a missing name or package, an
-    exception while it is imported. The change of `sys.path` stays, for imports made later.
+    exception while it is imported. The change of `sys.path` stays, for imports made later; what
+    an earlier problem file imported from another folder is forgotten.
     """
     file = Path(path).absolute()
     source = _read(file)
@@ -119,6 +120,7 @@ def load_problem_file(path: str | os.PathLike[str]) -> ProblemFile:
         raise ProblemError(f"{where}: syntax error: {error.msg}{text}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ProblemError(f"{file} is not Python: {error}") from None
+    _leave_earlier_folder(file.parent)
     folder = str(file.parent)
     if folder in sys.path:
         sys.path.remove(folder)
@@ -134,6 +136,24 @@ def load_problem_file(path: str | os.PathLike[str]) -> ProblemFile:
     except BaseException as error:
         _blame(error, file, "importing it")
     return _checked(file, source, module)
+
+
+def _leave_earlier_folder(folder: Path) -> None:
+    """Forgets the siblings of an earlier problem, lest this one gets them under the same names."""
+    earlier = getattr(sys.modules.get(MODULE_NAME), "__file__", None)
+    if not earlier or (left := Path(earlier).parent) == folder:
+        return
+    if str(left) in sys.path:
+        sys.path.remove(str(left))
+    siblings = {
+        name
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__file__", None)
+        in (str(left / f"{name}.py"), str(left / name / "__init__.py"))
+    }
+    for name in list(sys.modules):
+        if name.partition(".")[0] in siblings - {"kerntree"}:
+            del sys.modules[name]
 
 
 def _read(file: Path) -> str:

@@ -291,6 +291,14 @@ def test_distributions_that_the_reference_does_not_take_are_skipped(shared, writ
     assert shared.prepare("default", seed=1).skipped == ""
 
 
+def test_a_reference_that_is_imprecise_everywhere_is_judged_everywhere(shared, write):
+    rounding = "torch.softmax(x.bfloat16().float() @ x.T.bfloat16().float(), -1)"
+    text = SOFTMAX.replace("torch.softmax(x, -1)", rounding)
+    found = shared.describe(write(text))
+    assert any("imprecise" in warning for warning in found.warnings)
+    assert shared.prepare("default", seed=1, distribution="sign_flipped").skipped == ""
+
+
 def test_a_result_that_is_not_finite_on_the_given_inputs_is_still_compared(shared, write):
     text = SOFTMAX.replace("torch.softmax(x, -1)", "x.sqrt()")
     candidate = Candidate(described(shared, path := write(text)), path)

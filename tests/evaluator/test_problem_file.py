@@ -77,6 +77,19 @@ def test_siblings_with_names_of_our_own_parts(problem, tmp_path):
     assert str(tmp_path) not in str(kerntree.search.__file__)
 
 
+def test_two_folders_with_siblings_of_one_name(tmp_path):
+    for folder in ("one", "two"):
+        (tmp_path / folder / "parts").mkdir(parents=True)
+        (tmp_path / folder / "cache.py").write_text(f"VALUE = {folder!r}\n")
+        (tmp_path / folder / "parts" / "__init__.py").write_text("")
+        (tmp_path / folder / "parts" / "inner.py").write_text(f"VALUE = {folder!r}\n")
+        text = "import cache, parts.inner\n" + GOOD
+        (tmp_path / folder / "problem.py").write_text(text)
+    for folder in ("one", "two", "one"):
+        file = load_problem_file(tmp_path / folder / "problem.py")
+        assert file.module.cache.VALUE == file.module.parts.inner.VALUE == folder
+
+
 def test_a_sibling_imported_late(problem, tmp_path):
     (tmp_path / "late_sibling.py").write_text("SIZE = 5\n")
     text = GOOD.replace(
