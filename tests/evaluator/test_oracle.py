@@ -292,7 +292,7 @@ def test_distributions_that_the_reference_does_not_take_are_skipped(shared, writ
 
 
 def test_a_reference_that_is_imprecise_everywhere_is_judged_everywhere(shared, write):
-    rounding = "torch.softmax(x.bfloat16().float() @ x.T.bfloat16().float(), -1)"
+    rounding = "(x * 1.5).bfloat16().float() + 1"
     text = SOFTMAX.replace("torch.softmax(x, -1)", rounding)
     found = shared.describe(write(text))
     assert any("imprecise" in warning for warning in found.warnings)
