@@ -112,6 +112,7 @@ class Nursery:
             threads=self.device.threads,
             memory_bytes=self.settings.memory_bytes or self.device.memory // _CHILD_SHARE,
             writable=writable,
+            visible=(self.problem.folder,),
             environment=environment,
             required=self.settings.isolation == "required",
         )
@@ -141,7 +142,7 @@ def open_evaluator(
     device = device or CpuDevice.here(threads=settings.threads)
     work_directory = work_directory.absolute()
     work_directory.mkdir(parents=True, exist_ok=True)
-    oracle = OracleProcess(seconds=settings.deadlines.oracle)
+    oracle = OracleProcess(seconds=settings.deadlines.oracle, outputs_only=settings.outputs_only)
 
     def describe() -> tuple[Problem, ReferenceState]:
         return oracle.describe(problem_path), oracle.state(secrets.randbits(31))

@@ -68,7 +68,8 @@ class ChildOutOfMemory(ChildFailure):
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """What a child may have: threads, bytes of memory and of output, writable directories."""
+    """What a child may have: threads, bytes of memory and of output, directories it may
+    write to, and read though they lie below /tmp."""
 
     threads: int
     memory_bytes: int
@@ -76,6 +77,7 @@ class ChildSpec:
     scratch_bytes: int = 1 << 30
     processes: int = 400
     writable: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     required: bool = False
 
@@ -245,6 +247,7 @@ class Zygote:
         }
         request = {
             "writable": list(spec.writable),
+            "visible": list(spec.visible),
             "scratch_bytes": spec.scratch_bytes,
             "output_bytes": spec.output_bytes,
             "processes": spec.processes,

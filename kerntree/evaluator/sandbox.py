@@ -20,15 +20,22 @@ _RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 32, 4096, 1
 _SET_PDEATHSIG, _SET_NO_NEW_PRIVS, _CAPBSET_DROP, _SET_DUMPABLE = 1, 38, 24, 4
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY = 442, -100, 0x8000, 1
 
+_SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")  # private to each child
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
 
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """What a child may have: writable directories, bytes of scratch files, processes."""
+    """What a child may have: writable directories, bytes of scratch files, processes.
+
+    `visible` are directories that stay readable though a scratch directory hides their place: an
+    installation or a problem below /tmp.
+    """
 
     writable: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
     scratch_bytes: int = 1 << 30
     file_bytes: int = 1 << 30
     processes: int = 256
@@ -94,6 +101,7 @@ def close_in(spec: SandboxSpec) -> None:
 def _mounts(spec: SandboxSpec) -> None:
     _mount(None, "/", None, _REC | _PRIVATE)
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in spec.writable]
+    shown = [(p, os.open(p, os.O_PATH | os.O_CLOEXEC)) for p in _hidden(spec.visible)]
     attributes = _MountAttributes(set=_ATTR_RDONLY)
     done = _libc.syscall(
         _MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE,
@@ -102,15 +110,29 @@ def _mounts(spec: SandboxSpec) -> None:
     if done != 0:
         _remount_each()
     size = f"size={spec.scratch_bytes},nr_inodes=100000,mode=1777"
-    for scratch in ("/tmp", "/var/tmp", "/dev/shm"):
+    for scratch in _SCRATCH:
         if Path(scratch).is_dir():
             _mount("tmpfs", scratch, "tmpfs", _NOSUID | _NODEV, size)
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV)
+    for path, fd in shown:  # read-only, as their file systems now are
+        Path(path).mkdir(parents=True, exist_ok=True)
+        _mount(f"/proc/self/fd/{fd}", path, None, _BIND | _REC)
+        os.close(fd)
     for path, fd in kept:
         Path(path).mkdir(parents=True, exist_ok=True)
         _mount(f"/proc/self/fd/{fd}", path, None, _BIND)
         _libc.mount(None, path.encode(), None, _REMOUNT | _BIND, None)
         os.close(fd)
+
+
+def _hidden(paths: Sequence[str]) -> list[str]:
+    """Those of these directories that a scratch directory would hide, without what others hold."""
+    outermost: list[str] = []
+    for path in sorted({os.path.realpath(p) for p in paths if p and Path(p).is_dir()}):
+        below = any(path.startswith(scratch + "/") for scratch in _SCRATCH)
+        if below and not any(path.startswith(other + "/") for other in outermost):
+            outermost.append(path)
+    return outermost
 
 
 def _remount_each() -> None:

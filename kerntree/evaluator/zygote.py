@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import warnings
+from pathlib import Path
 from typing import Any, NoReturn
 
 from kerntree.evaluator.sandbox import (
@@ -65,6 +66,7 @@ def _keeper(request: dict[str, Any], child_fd: int, status_fd: int) -> NoReturn:
     close_all_but([child_fd, status_fd])
     spec = SandboxSpec(
         writable=tuple(request["writable"]),
+        visible=(*_installation(), *request["visible"]),
         scratch_bytes=request["scratch_bytes"],
         processes=request["processes"],
         environment=request["environment"],
@@ -144,6 +146,14 @@ def _watch(pid: int, output: int, status_fd: int, most: int) -> dict[str, Any]:
     with contextlib.suppress(BlockingIOError):
         tail = (tail + os.read(output, 1 << 16))[-_TAIL:]
     return {"exit": code, "flooded": flooded, "output": tail.decode(errors="replace")}
+
+
+def _installation() -> list[str]:
+    """Where this interpreter and its packages lie."""
+    import kerntree
+
+    packages = [str(Path(file).parents[1]) for file in [kerntree.__file__] if file]
+    return [sys.prefix, sys.base_prefix, *packages, *sys.path]
 
 
 def _report(status_fd: int, report: dict[str, Any]) -> None:

@@ -231,7 +231,9 @@ def test_a_duel_of_a_candidate_with_itself_is_even_and_with_a_slow_one_is_won(ar
     evaluator = arena.evaluator
     plain = arena.request(arena.candidate(PLAIN))
     slow = plain.replaced(
-        candidate=arena.candidate(PLAIN.replace("x)\n", "x)\n        torch.sin(x).cos().sin()\n"))
+        candidate=arena.candidate(
+            PLAIN.replace("x)\n", "x)\n        for _ in range(20): torch.sin(x)\n")
+        )
     )
     even = evaluator.duel(plain, plain)
     assert even.gain_low <= even.gain <= even.gain_high
