@@ -11,6 +11,8 @@ from typing import Any, Self
 
 from kerntree.cache.errors import CacheError
 
+_UNWRITTEN = b"\0" * 16  # what a file system shows of a block that never reached the disk
+
 
 @dataclass(frozen=True)
 class Event:
@@ -105,8 +107,8 @@ def _read(path: Path) -> tuple[list[Event], int]:
     for number, line in enumerate(lines[:-1], start=1):
         event = _decode(line, len(events))
         if event is None:
-            if position + len(line) + 1 == len(content):
-                break  # the last line: its newline may reach the disk before its middle
+            if position + len(line) + 1 == len(content) and _UNWRITTEN in line:
+                break  # the last line: its end may reach the disk before its middle
             raise CacheError(
                 f"{path}, line {number}: damaged; restore the file, "
                 f"or keep its first {number - 1} lines to resume from there"

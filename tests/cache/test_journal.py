@@ -66,6 +66,16 @@ def test_a_flipped_byte_before_the_last_line_is_named(tmp_path_factory, entries,
         read_events(path)
 
 
+def test_a_last_line_with_a_hole_is_torn_and_one_with_a_wrong_byte_is_damaged(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    content = write(path, [("first", {}), ("second", {"text": "x" * 100})])
+    path.write_bytes(content[:-80] + b"\0" * 79 + b"\n")
+    assert [event.kind for event in read_events(path)] == ["first"]
+    path.write_bytes(content[:-20] + b"?" + content[-19:])
+    with pytest.raises(CacheError, match="line 2: damaged"):
+        read_events(path)
+
+
 def test_lines_are_json_a_person_can_read(tmp_path):
     write(tmp_path / "journal.jsonl", [("evaluated", {"reward": 1.25})])
     line = json.loads((tmp_path / "journal.jsonl").read_text())
