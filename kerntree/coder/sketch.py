@@ -129,7 +129,11 @@ class _Estimates:
         return strategy.replaced(
             expected_gain=round(gain, 4),
             enabling=unlocks > gain + 0.1,
-            parameters={"seconds": sum(after.values()), "unlocks": round(unlocks, 4)},
+            parameters={
+                **strategy.parameters,
+                "seconds": sum(after.values()),
+                "unlocks": round(unlocks, 4),
+            },
         )
 
     def _seconds(self, program: Program) -> dict[str, float]:

@@ -253,7 +253,7 @@ def doctor(cache: Memo = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def demo(
-    time: Annotated[str, typer.Option("--time", help="Wall time of the search.")] = "75s",
+    time: Annotated[str, typer.Option("--time", help="Wall time of the search.")] = "110s",
 ) -> None:
     """Run the main job on an example of this checkout, from problem to kernel.
 

@@ -335,6 +335,9 @@ class _Search:
 
 
 def _promising(strategy: Strategy) -> bool:
+    """Expected to win something, and not by the state of the machine, which must be measured."""
+    if strategy.parameters.get("depends_on_machine"):
+        return False
     return strategy.enabling or strategy.expected_gain > _NEGLIGIBLE
 
 

@@ -21,6 +21,7 @@ def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
             "Ask for huge pages under the large results of {target}, which are fresh memory."
         ),
         fits=_fits,
+        depends_on_machine=True,
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from pydantic import JsonValue
+
 from kerntree.coder.groups import containing, kernel_of
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Group, Program
@@ -30,20 +32,33 @@ class Rewrite(Protocol):
 
 
 def schedule_strategies(
-    graph: OperatorGraph, program: Program, *, kind: str, instruction: str, fits: Fits
+    graph: OperatorGraph,
+    program: Program,
+    *,
+    kind: str,
+    instruction: str,
+    fits: Fits,
+    depends_on_machine: bool = False,
 ) -> list[Strategy]:
     """One strategy a lowered group that fits, and one for all of them where there are several.
 
-    `instruction` has `{target}` where the group is named.
+    `instruction` has `{target}` where the group is named. A step that `depends_on_machine` (on the
+    state of its memory, say) says so in its parameters: no model foresees what it brings.
     """
+    parameters: dict[str, JsonValue] = {"depends_on_machine": True} if depends_on_machine else {}
     names = [group.name for group in program.groups if _fits(graph, program, group, fits)]
     found = [
-        Strategy(kind=kind, target=name, instruction=instruction.format(target=f"kernel {name}"))
+        Strategy(
+            kind=kind,
+            target=name,
+            instruction=instruction.format(target=f"kernel {name}"),
+            parameters=parameters,
+        )
         for name in names
     ]
     if len(names) > 1:
         every = instruction.format(target=f"each of the kernels {', '.join(names)}")
-        found.insert(0, Strategy(kind=kind, target=ALL, instruction=every))
+        found.insert(0, Strategy(kind=kind, target=ALL, instruction=every, parameters=parameters))
     return found
 
 

@@ -19,6 +19,7 @@ def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
         kind=KIND,
         instruction=("Write the large results of {target} past the caches."),
         fits=_fits,
+        depends_on_machine=True,
     )
 
 
