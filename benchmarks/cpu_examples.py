@@ -66,6 +66,15 @@ def timed(name, kernel_path, repeats):
     return {side: statistics.median(values) for side, values in samples.items()}, worst
 
 
+def _plan(kernel):
+    header = []
+    for line in kernel.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        header.append(line.removeprefix("#").strip())
+    return " ".join(header).split("plan: ", 1)[1].split(" Run this file")[0].strip()
+
+
 def cpu_name():
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -88,21 +97,27 @@ def main():
              "--time", options.time, "--out", str(run), "--json"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        if done.returncode or not (run / "best.py").exists():
-            print(name, "no kernel:", done.stderr[-300:])
+        kernel = run / "exported.py"
+        exported = subprocess.run(
+            [sys.executable, "-P", "-m", "kerntree", "export", str(run), "--leader",
+             "-o", str(kernel)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode or exported.returncode:
+            print(name, "no kernel:", done.stderr[-300:], exported.stderr)
             rows.append({"problem": name, "kernel": None})
             continue
         found = json.loads(done.stdout)
-        medians, worst = timed(name, run / "best.py", options.repeats)
+        medians, worst = timed(name, kernel, options.repeats)
         row = {
             "problem": name,
             "ms": {side: round(value, 3) for side, value in medians.items()},
             "over_eager": round(medians["eager"] / medians["kernel"], 3),
             "over_compile": round(medians["compile"] / medians["kernel"], 3),
             "largest_difference": worst,
-            "search_speedup_over_fastest": found["speedup"],
+            "record": found["speedup"] is not None,
             "evaluations": found["evaluations"],
-            "plan": found["plan"],
+            "plan": _plan(kernel),
         }
         rows.append(row)
         print(json.dumps(row), flush=True)

@@ -148,6 +148,10 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write (default: stdout).")
     ] = None,
+    leader: Annotated[
+        bool,
+        typer.Option("--leader", help="Without a record: the fastest correct kernel measured."),
+    ] = False,
 ) -> None:
     """Write the best kernel as a stand-alone file that checks itself against the reference.
 
@@ -158,9 +162,15 @@ def export(
     from kerntree.search.tree import fold
 
     directory = RunDirectory.open(run)
-    text = best_text(Path(directory.settings.problem).stem, fold(directory.events()))
+    name = Path(directory.settings.problem).stem
+    text = best_text(name, fold(directory.events()), leader=leader)
+    if text is None and leader:
+        _fail(f"{run} has no correct kernel of its own yet; give it more time: kerntree resume")
     if text is None:
-        _fail(f"{run} has no kernel that beats the baseline; give it more time: kerntree resume")
+        _fail(
+            f"{run} has no kernel that beats the baseline for certain; "
+            "give it more time: kerntree resume, or take the fastest measured: --leader"
+        )
     if out is None:
         sys.stdout.write(text)
         return

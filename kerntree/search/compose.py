@@ -1,5 +1,6 @@
 """Puts a run together from its parts, and drives it."""
 
+import math
 import platform
 import signal
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from kerntree.plans.evaluation import Evaluation
 from kerntree.plans.problem import Problem
 from kerntree.plans.rules import RulePlanner
 from kerntree.search.budget import Budget
+from kerntree.search.events import Record
 from kerntree.search.explorers import explorer_named
 from kerntree.search.export import stand_alone
 from kerntree.search.loop import Result, run_search
@@ -127,12 +129,15 @@ def write_best(run: RunDirectory, problem: Problem, tree: Tree) -> Path | None:
     return None if text is None else run.write_best(text)
 
 
-def best_text(name: str, tree: Tree) -> str | None:
-    """The record as a stand-alone file, or None where nothing beat the baseline."""
+def best_text(name: str, tree: Tree, *, leader: bool = False) -> str | None:
+    """The record as a stand-alone file, or None where nothing beat the baseline.
+
+    With `leader`, and no record, the fastest correct kernel that was measured.
+    """
     from kerntree.plans.strategy import words
     from kerntree.search.tree import evaluation_of, plan_of
 
-    best = tree.incumbent
+    best = tree.incumbent or (_leader(tree) if leader else None)
     evaluation: Evaluation | None = evaluation_of(tree, best)
     if best is None or evaluation is None:
         return None
@@ -143,6 +148,14 @@ def best_text(name: str, tree: Tree) -> str | None:
         problem=name,
         plan=[words(strategy) for strategy in plan_of(tree, best.node)],
     )
+
+
+def _leader(tree: Tree) -> Record | None:
+    kernels = [n for n in tree.nodes.values() if n.best and n.identity != tree.root]
+    best = max(kernels, key=lambda n: (n.best and n.best.reward) or -math.inf, default=None)
+    if best is None or best.best is None:
+        return None
+    return Record(node=best.identity, config=best.best.config)
 
 
 @contextmanager

@@ -84,7 +84,9 @@ def closing_table(shown: Snapshot) -> Table:
     table = Table(title="median time per call", title_justify="left")
     for heading in ("case", "what", "ms", "95 % interval", "against the fastest baseline", "error"):
         table.add_column(heading, justify="left" if heading in ("case", "what") else "right")
-    best = shown.best_evaluation
+    best, name = shown.best_evaluation, "best"
+    if best is None and shown.leader != shown.root:
+        best, name = shown.leader_evaluation, "leader, no record"
     usable = [b for b in shown.baselines if b.available]
     cases = list(usable[0].median_ns) if usable else []
     for case in cases:
@@ -102,7 +104,7 @@ def closing_table(shown: Snapshot) -> Table:
             error = max(errors, key=lambda e: e.relative_rms) if errors else None
             table.add_row(
                 case,
-                "best",
+                name,
                 f"{timing.median_ns / 1e6:.3f}",
                 f"{timing.median_low_ns / 1e6:.3f} to {timing.median_high_ns / 1e6:.3f}",
                 f"{timing.ratio:.2f}x ({timing.ratio_low:.2f} to {timing.ratio_high:.2f})",
@@ -123,6 +125,10 @@ def closing_lines(shown: Snapshot, run: str) -> list[str]:
         lines.append(f"config: {dict(shown.best.config)}")
     else:
         lines.append("nothing measured beats the fastest baseline for certain")
+        if shown.leader is not None and shown.leader != shown.root:
+            plan = shown.nodes[shown.leader].plan
+            lines.append("the leader's plan: " + " > ".join(plan))
+            lines.append(f"the leader's kernel: kerntree export {run} --leader")
     failed = {v: n for v, n in shown.verdicts.items() if v != "correct"}
     lines.append(
         f"{shown.evaluations} evaluations, {shown.memo_hits} of them from the memo"

@@ -74,6 +74,7 @@ class Snapshot:
     best_evaluation: Evaluation | None
     best_path: tuple[str, ...]
     leader: str | None
+    leader_evaluation: Evaluation | None
     baselines: tuple[Baseline, ...]
     verdicts: dict[str, int]
     realize_failures: int
@@ -122,7 +123,8 @@ def snapshot(events: Iterable[Event], *, now: float | None = None) -> Snapshot:
         best=tree.incumbent,
         best_evaluation=evaluation_of(tree, tree.incumbent),
         best_path=() if tree.incumbent is None else _path(tree, tree.incumbent.node),
-        leader=_leader(tree),
+        leader=(leader := _leader(tree)),
+        leader_evaluation=None if leader is None else tree.nodes[leader].best,
         baselines=tree.baselines or (),
         verdicts=dict(verdicts),
         realize_failures=failures,
