@@ -142,7 +142,11 @@ def open_evaluator(
     device = device or CpuDevice.here(threads=settings.threads)
     work_directory = work_directory.absolute()
     work_directory.mkdir(parents=True, exist_ok=True)
-    oracle = OracleProcess(seconds=settings.deadlines.oracle, outputs_only=settings.outputs_only)
+    oracle = OracleProcess(
+        seconds=settings.deadlines.oracle,
+        outputs_only=settings.outputs_only,
+        caches=work_directory / "inductor",
+    )
 
     def describe() -> tuple[Problem, ReferenceState]:
         return oracle.describe(problem_path), oracle.state(secrets.randbits(31))

@@ -69,11 +69,13 @@ class OracleProcess:
 
     `seconds` is how long a request may take. A new state (`state`) applies to all that is
     prepared after it. With `outputs_only`, what the reference writes to inputs and buffers is
-    not compared. Not to be used by two threads at a time.
+    not compared. What torch's compiler keeps goes to `caches`; without it, where torch puts it.
+    Not to be used by two threads at a time.
     """
 
     seconds: float = 300.0
     outputs_only: bool = False
+    caches: Path | None = None
     problem: Problem | None = None
     _process: "_Process | None" = None
     _state: int = 0
@@ -258,7 +260,7 @@ class OracleProcess:
 
     def _living(self) -> "_Process":
         if self._process is None:
-            self._process = _Process.start()
+            self._process = _Process.start(self.caches)
         return self._process
 
     def _drop(self) -> str:
@@ -290,7 +292,7 @@ class _Process:
         self.reader.start()
 
     @classmethod
-    def start(cls) -> Self:
+    def start(cls, caches: Path | None = None) -> Self:
         """Raises `OracleFailed` if the process does not come up."""
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe()
@@ -302,7 +304,7 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "OMP_WAIT_POLICY": "passive"},  # it waits most of the time
+                env=_environment(caches),
                 start_new_session=True,  # a Ctrl-C is for us to handle, not for the oracle
             )
         except BaseException:
@@ -372,6 +374,12 @@ class _Process:
                 self.tail = (self.tail + part)[-_TAIL:]
 
 
+def _environment(caches: Path | None) -> dict[str, str]:
+    # it waits most of the time; and importing torch's compiler makes its cache directory
+    own = {} if caches is None else {"TORCHINDUCTOR_CACHE_DIR": str(caches)}
+    return {**own, **os.environ, "OMP_WAIT_POLICY": "passive"}
+
+
 def _how(code: int, tail: bytes) -> str:
     text = tail.decode(errors="replace").strip()
     if code >= 0:
@@ -393,6 +401,3 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
 
 def _last(stages: Sequence[str]) -> str:
     return stages[-1] if stages else "its start"
-
-
-__all__ = ["OracleFailed", "OracleProcess", "ReferenceState"]
