@@ -25,6 +25,15 @@ class Schedule:
     - `stream`: outputs that are not read again are written past the caches.
     - `huge_pages`: the kernel asks for huge pages under its large fresh outputs, which otherwise
       cost a page fault for every 4 KiB.
+    - `split`: several programs share a row, hand partial results over through memory and wait for
+      each other.
+    - `persist`: as many programs as the device holds, each of which walks over many tiles.
+    - `pipeline`: the loop over a row loads tiles ahead of their use.
+
+    `vectorize`, `parallel` and `huge_pages` are for a CPU, the last three for a GPU, where the
+    others mean: `order`, a tile of few kept and many reduced positions or the other way round;
+    `tile`, its sizes are tunables; `keep_row`, a row stays in a program's registers; `stream`,
+    what is used once does not stay in the caches.
     """
 
     order: Literal["reduce_inner", "reduce_outer"] = "reduce_inner"
@@ -35,6 +44,9 @@ class Schedule:
     keep_row: bool = False
     stream: bool = False
     huge_pages: bool = False
+    split: bool = False
+    persist: bool = False
+    pipeline: bool = False
 
     def joined(self, other: Self) -> Self:
         """The schedule of two fused groups: what either has, so that fusing commutes."""
@@ -49,6 +61,9 @@ class Schedule:
             keep_row=self.keep_row or other.keep_row,
             stream=self.stream or other.stream,
             huge_pages=self.huge_pages or other.huge_pages,
+            split=self.split or other.split,
+            persist=self.persist or other.persist,
+            pipeline=self.pipeline or other.pipeline,
         )
 
 

@@ -1,10 +1,9 @@
 """The Python body that runs a program on the inputs of one case."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from kerntree.coder.emit.cpp import Function
 from kerntree.coder.emit.names import identifier
 from kerntree.coder.emit.torch_calls import call_text
 from kerntree.coder.program import Program
@@ -20,14 +19,34 @@ class CaseBody:
     form: str
 
 
+class Function(Protocol):
+    """What `case_body` knows of a printed kernel: its tensors in order, and those it writes."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]: ...
+
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+
+
+F = TypeVar("F", bound=Function)
+
+
 def case_body(
     case: Case,
     graph: OperatorGraph,
     program: Program,
-    functions: Mapping[str, Function],
+    functions: Mapping[str, F],
     in_place: Mapping[str, Mapping[str, str]],
+    *,
+    launch: Callable[[F, Sequence[str]], Sequence[str]],
+    device: str = "",
 ) -> CaseBody:
-    """The method's text for one case."""
+    """The method's text for one case.
+
+    `launch` gives the statements that run a kernel on tensors, by their names in order. `device`
+    is the expression of where new tensors go, if not to the CPU.
+    """
     names = _value_names(case, graph)
     lines: list[str] = []
     read = {o for node in graph.nodes for o in operands(node)}
@@ -36,15 +55,17 @@ def case_body(
     by_kernels = {t for function in functions.values() for t in function.parameters}
     for entry in graph.inputs:
         if entry.name in read:
-            lines += _entry(entry, names[entry.name], entry.name in by_kernels)
+            lines += _entry(entry, names[entry.name], entry.name in by_kernels, device)
     nodes = {node.name: node for node in graph.nodes}
     last_use = _last_uses(graph, program)
     for position, group in enumerate(program.groups):
         if group.lowered:
-            lines += _launch(graph, functions[group.name], in_place[group.name], names)
+            function = functions[group.name]
+            lines += _results(graph, function, in_place[group.name], names, device)
+            lines += launch(function, [names[t] for t in function.parameters])
         else:
             for name in group.nodes:
-                text = call_text(nodes[name], lambda ref: names[ref])
+                text = call_text(nodes[name], lambda ref: names[ref], device=device)
                 lines.append(f"{names[name]} = {text}")
         gone = [names[v] for v, p in last_use.items() if p == position and v in nodes]
         if gone:
@@ -73,7 +94,7 @@ def _value_names(case: Case, graph: OperatorGraph) -> dict[str, str]:
     return names
 
 
-def _entry(entry: GraphInput, name: str, by_kernel: bool) -> list[str]:
+def _entry(entry: GraphInput, name: str, by_kernel: bool, device: str) -> list[str]:
     dtype = f"torch.{entry.spec.dtype}"
     match entry.kind:
         case "user":
@@ -86,7 +107,8 @@ def _entry(entry: GraphInput, name: str, by_kernel: bool) -> list[str]:
                 for v in entry.values
             )
             shape = list(entry.spec.shape)
-            return [f"{name} = torch.tensor([{values}], dtype={dtype}).reshape({shape})"]
+            where = f", device={device}" if device else ""
+            return [f"{name} = torch.tensor([{values}], dtype={dtype}{where}).reshape({shape})"]
         case _:
             path = (
                 f'self.get_{entry.kind}("{entry.target}")'
@@ -96,13 +118,15 @@ def _entry(entry: GraphInput, name: str, by_kernel: bool) -> list[str]:
             return [f"{name} = {path}.contiguous()" if by_kernel else f"{name} = {path}"]
 
 
-def _launch(
+def _results(
     graph: OperatorGraph,
     function: Function,
     in_place: Mapping[str, str],
     names: Mapping[str, str],
+    device: str,
 ) -> list[str]:
     produced = {node.name: node.outputs[0] for node in graph.nodes}
+    where = f", device={device}" if device else ""
     lines = []
     for tensor in function.writes:
         if tensor in in_place:
@@ -110,10 +134,8 @@ def _launch(
             continue
         spec = produced[tensor]
         lines.append(
-            f"{names[tensor]} = torch.empty({tuple(spec.shape)}, dtype=torch.{spec.dtype})"
+            f"{names[tensor]} = torch.empty({tuple(spec.shape)}, dtype=torch.{spec.dtype}{where})"
         )
-    pointers = ", ".join(f"{names[t]}.data_ptr()" for t in function.parameters)
-    lines.append(f"library().{function.name}({pointers}, torch.get_num_threads())")
     return lines
 
 

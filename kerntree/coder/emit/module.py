@@ -1,29 +1,58 @@
-"""A whole program as one stand-alone module: reference, C++ text, build, ModelNew."""
+"""A whole program as one stand-alone module: reference, kernels, ModelNew."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
-from kerntree.coder.emit.build_text import BUILD
-from kerntree.coder.emit.cpp import Function, emit_function
-from kerntree.coder.emit.cpp_text import HEADERS, HELPERS, PRELUDE, vector_math
+from kerntree.coder.emit.cpp_module import Cpp
 from kerntree.coder.emit.forward import CaseBody, case_body
 from kerntree.coder.emit.names import identifier
 from kerntree.coder.emit.reference import embedded_reference
+from kerntree.coder.emit.triton_module import Triton
+from kerntree.coder.kernel import Kernel
 from kerntree.coder.lowering import build_kernel
 from kerntree.coder.passes import one_pass
-from kerntree.coder.program import Group, Program, to_json
-from kerntree.plans.candidate import Candidate
+from kerntree.coder.program import Group, Program, Schedule, to_json
+from kerntree.plans.candidate import Candidate, Config, Tunables
 from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.problem import Case, Problem
 
-LANES: tuple[int, ...] = (16, 32, 64, 128, 256)
-_DEFAULT_LANES = 64
+F = TypeVar("F")
+
+
+class Language(Protocol[F]):
+    """How kernels are printed in one language, and what the module holds beside them."""
+
+    @property
+    def name(self) -> Literal["cpp", "triton"]: ...
+
+    def function(
+        self, kernel: Kernel, schedule: Schedule, *, name: str, in_place: Mapping[str, str]
+    ) -> F:
+        """One kernel as a function."""
+        ...
+
+    def launch(self, function: F, arguments: Sequence[str], *, device: str) -> Sequence[str]:
+        """Statements that run a function on tensors, by their names in order."""
+        ...
+
+    def tunables(self, functions: Sequence[F], program: Program) -> tuple[Tunables, Config]:
+        """What the functions leave open, and the values to begin with."""
+        ...
+
+    def sections(self, functions: Sequence[F], program: Program) -> Sequence[str]:
+        """The kernels as sections of the module's text."""
+        ...
+
+    def imports(self, functions: Sequence[F]) -> Sequence[str]:
+        """Lines at the module's top, beside torch."""
+        ...
 
 
 @dataclass(frozen=True)
 class _CaseCode:
     case: Case
-    functions: tuple[Function, ...]
+    functions: tuple[Any, ...]
     body: CaseBody
 
 
@@ -35,28 +64,34 @@ def emit_module(problem: Problem, program: Program | None) -> Candidate:
     """
     future, reference = embedded_reference(problem.source)
     if program is None:
-        text = _page(future, reference, [_PLAIN])
+        text = _page(future, [], reference, [_PLAIN])
         return Candidate(source=text, language="torch", torch_calls=("reference",))
-    codes = [_case_code(case, program, len(problem.cases)) for case in problem.cases]
+    return _emit(problem, program, _language(problem, program), (future, reference))
+
+
+def _language(problem: Problem, program: Program) -> Language[Any]:
+    if program.target == "cpp":
+        return Cpp()
+    kernels = sum(group.lowered for group in program.groups) * len(problem.cases)
+    return Triton(alone=kernels == 1)
+
+
+def _emit(
+    problem: Problem, program: Program, language: Language[Any], embedded: tuple[str, str]
+) -> Candidate:
+    codes = [_case_code(case, program, len(problem.cases), language) for case in problem.cases]
     functions = [function for code in codes for function in code.functions]
-    tiled = any(group.lowered and group.schedule.tile for group in program.groups)
-    wide = any(group.lowered and group.schedule.vectorize for group in program.groups)
-    tunables = {"LANES": LANES} if tiled and wide else {}
-    config = dict.fromkeys(tunables, _DEFAULT_LANES)
-    sections = []
+    tunables, config = language.tunables(functions, program)
+    sections = [_tunables(tunables, config)]
     if functions:
-        sections += [
-            _tunables(tunables, config),
-            _cpp(functions, wide and not tiled),
-            BUILD.format(functions=_signatures(functions)),
-        ]
-    else:
-        sections += [_tunables({}, {})]
+        sections += language.sections(functions, program)
     sections.append(_model(problem, codes))
+    future, reference = embedded
+    imports = language.imports(functions) if functions else []
     return Candidate(
-        source=_page(future, reference, sections),
-        language="cpp" if functions else "torch",
-        tunables={name: tuple(values) for name, values in tunables.items()},
+        source=_page(future, imports, reference, sections),
+        language=language.name if functions else "torch",
+        tunables=tunables,
         config=config,
         program=to_json(program),
         kernels=tuple(dict.fromkeys(g.name for g in program.groups if g.lowered)),
@@ -64,10 +99,10 @@ def emit_module(problem: Problem, program: Program | None) -> Candidate:
     )
 
 
-def _case_code(case: Case, program: Program, cases: int) -> _CaseCode:
+def _case_code(case: Case, program: Program, cases: int, language: Language[Any]) -> _CaseCode:
     graph = case.graph
     assert graph is not None
-    functions: dict[str, Function] = {}
+    functions: dict[str, Any] = {}
     in_place: dict[str, dict[str, str]] = {}
     for position, group in enumerate(program.groups):
         if not group.lowered:
@@ -78,14 +113,31 @@ def _case_code(case: Case, program: Program, cases: int) -> _CaseCode:
         suffix = f"_{identifier(case.name)}" if cases > 1 else ""
         replaced = _replaced(graph, program.groups, position, group)
         in_place[group.name] = replaced
-        functions[group.name] = emit_function(
+        functions[group.name] = language.function(
             kernel,
             group.schedule,
             name=f"kernel_{identifier(group.name)}{suffix}",
             in_place=replaced,
         )
-    body = case_body(case, graph, program, functions, in_place)
+    device = _device(case) if language.name == "triton" else ""
+    body = case_body(
+        case,
+        graph,
+        program,
+        functions,
+        in_place,
+        launch=lambda function, names: language.launch(function, names, device=device),
+        device=device,
+    )
     return _CaseCode(case, tuple(functions.values()), body)
+
+
+def _device(case: Case) -> str:
+    """Where the inputs lie, as an expression."""
+    for spec in case.inputs:
+        if spec.tensor is not None:
+            return f"{identifier(spec.name)}.device"
+    return 'torch.device("cuda")'
 
 
 def _replaced(
@@ -115,28 +167,7 @@ def _replaced(
     return result
 
 
-def _cpp(functions: Sequence[Function], fixed_lanes: bool) -> str:
-    helpers = {helper for function in functions for helper in function.helpers}
-    math = {name for function in functions for name in function.math}
-    if "online_softmax" in math:
-        math.add("exp")
-    text = PRELUDE
-    text += "".join(HEADERS[h] for h in sorted(helpers) if h in HEADERS)
-    if fixed_lanes:
-        text += f"\n#ifndef LANES\n#define LANES {_DEFAULT_LANES}\n#endif\n"
-    declared = vector_math(math)
-    text += "\n" + declared if declared else ""
-    text += "".join("\n" + HELPERS[h] for h in sorted(helpers))
-    text += "".join("\n" + function.text for function in functions)
-    return f'CPP = r"""\n{text}"""'
-
-
-def _signatures(functions: Sequence[Function]) -> str:
-    entries = [f'    "{f.name}": {len(f.parameters)},' for f in functions]
-    return "{\n" + "\n".join(entries) + "\n}"
-
-
-def _tunables(tunables: dict[str, tuple[int, ...]], config: dict[str, int]) -> str:
+def _tunables(tunables: Tunables, config: Config) -> str:
     shown = {name: list(values) for name, values in tunables.items()}
     return f"TUNABLES = {shown!r}\nCONFIG = {config!r}".replace("'", '"')
 
@@ -173,9 +204,9 @@ def _method(code: _CaseCode, codes: Sequence[_CaseCode]) -> str:
     return f"run_{identifier(code.case.name)}" if len(codes) > 1 else "run"
 
 
-def _page(future: str, reference: str, sections: Sequence[str]) -> str:
+def _page(future: str, imported: Sequence[str], reference: str, sections: Sequence[str]) -> str:
     head = [future] if future else []
-    imports = "import torch"
+    imports = "\n".join(["import torch", *imported])
     rule = "# --- {} " + "-" * 60
     parts = [
         *head,

@@ -1,12 +1,13 @@
-"""C++ names and types of a kernel's values: what a person would call them."""
+"""Names and types of a kernel's values: what a person would call them."""
 
 import keyword
 import re
 from collections import Counter
+from collections.abc import Callable
 
 from kerntree.coder.emit.cpp_text import literal
 from kerntree.coder.kernel import At, Constant, Index, Kernel, Load, LoadIndexed, Point, Reduce
-from kerntree.coder.types import compute_type
+from kerntree.coder.types import Scalar, compute_type
 
 _TESTS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
 _RESERVED = frozenset(
@@ -27,9 +28,9 @@ def identifier(name: str) -> str:
 
 
 class Names:
-    """`names[value]` is its C++ name; `types` gives compute types, `constants` literals."""
+    """`names[value]` is its name; `types` gives compute types, `constants` literals as text."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, literal: Callable[[Scalar, str], str] = literal) -> None:
         self._names: dict[str, str] = {}
         self.types: dict[str, str] = {}
         self.constants: dict[str, str] = {}
