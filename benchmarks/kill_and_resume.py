@@ -194,12 +194,13 @@ def whole_lines(journal):
 
 
 def start(place, run, *args):
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "kerntree", *args, "--json"],
-        cwd=place,
-        stdout=subprocess.DEVNULL,
-        stderr=(place / "said.txt").open("wb"),
-    )
+    with (place / "said.txt").open("wb") as said:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "kerntree", *args, "--json"],
+            cwd=place,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
 
 
 def kill(process, watch, *, whole):
@@ -247,7 +248,7 @@ def twice(events):
     return [key for key in set(keys) if keys.count(key) > 1]
 
 
-def trial(*, kills, evaluations, seed, place):
+def trial(*, kills, evaluations, seed, place, longest=LONGEST_LIFE):
     """The whole experiment; returns its record, with a list of `faults`."""
     (place / "op.py").write_text(PROBLEM)
     journal = place / "run" / "journal.jsonl"
@@ -262,7 +263,7 @@ def trial(*, kills, evaluations, seed, place):
         held = whole_lines(journal)
         process = start(place, "run", *args)
         watch = Watch(process.pid)
-        moment = draw.uniform(0.2, LONGEST_LIFE)
+        moment = draw.uniform(0.2, longest)
         try:
             process.wait(600 if last else moment)
         except subprocess.TimeoutExpired:
