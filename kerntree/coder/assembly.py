@@ -1,5 +1,7 @@
 """Turns drafted instructions into a kernel: orders the axes, resolves addresses, tidies up."""
 
+import contextlib
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,12 +22,25 @@ from kerntree.coder.kernel import (
     Store,
 )
 from kerntree.coder.passes import coalesced, without_dead_code, without_repetition
+from kerntree.coder.sharing import reachable, share_loops
 
 
 def assemble(builder: Builder, *, name: str) -> Kernel:
-    """The kernel of a builder's drafts; raises `CannotLowerError` if they share no loop nest."""
+    """The kernel of a builder's drafts; raises `CannotLowerError` if they share no loop nest.
+
+    A tensor that is read for a reduction and again for each element is read in the same loops, if
+    that gives a loop nest.
+    """
+    shared = copy.deepcopy(builder)
+    if share_loops(shared):
+        with contextlib.suppress(CannotLowerError):
+            return _assemble(shared, name=name)
+    return _assemble(builder, name=name)
+
+
+def _assemble(builder: Builder, *, name: str) -> Kernel:
     axes = builder.axes
-    drafts = _reachable(builder.drafts)
+    drafts = reachable(builder.drafts)
     reduced = _reduced_axes(builder, drafts)
     order = _axis_order(builder, drafts, reduced)
     position = {axis: d for d, axis in enumerate(order)}
@@ -56,17 +71,6 @@ def assemble(builder: Builder, *, name: str) -> Kernel:
     reads = dict.fromkeys(i.access.tensor for i in kernel.body if isinstance(i, Load | LoadIndexed))
     writes = dict.fromkeys(i.access.tensor for i in kernel.body if isinstance(i, Store))
     return replace(kernel, reads=tuple(reads), writes=tuple(writes))
-
-
-def _reachable(drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts that some store needs, in order."""
-    needed: set[str] = set()
-    kept: list[Draft] = []
-    for draft in reversed(drafts):
-        if draft.kind == "store" or needed.intersection(draft.results):
-            needed.update(draft.operands)
-            kept.append(draft)
-    return kept[::-1]
 
 
 def _reduced_axes(builder: Builder, drafts: Sequence[Draft]) -> set[int]:
