@@ -82,6 +82,9 @@ class _Writer:
         self.points = point_values(kernel)
         self.by_row = _row_values(kernel)
         self.split = self.tiles.split
+        self.single = not self.flat and self.tiles.largest("ROWS") == 1
+        self.shape = "[BLOCK]" if self.flat or self.single else "[ROWS, BLOCK]"
+        self.across = "" if self.single else "[None, :]"
         self.lines: list[str] = []
         self.depth = 1
         self.helpers: set[str] = set()
@@ -111,7 +114,7 @@ class _Writer:
         else:
             self._walks(plan_walks(self.kernel, keep=False))
         scratch = [f"parts_{dtype}" for dtype in self.scratch]
-        sizes = ["BLOCK"] if self.flat else ["ROWS", "BLOCK"]
+        sizes = ["BLOCK"] if self.flat or self.single else ["ROWS", "BLOCK"]
         sizes += ["PARTS", "WIDTH"] if self.split else []
         sizes += ["CHUNK"] if self.split and not self.tiles.whole else []
         sizes += ["STAGES"] if "STAGES" in self.tiles.choices else []
@@ -149,13 +152,13 @@ class _Writer:
         if self.split:
             self._put("ticket = tl.atomic_add(arrived, 1)")
             self._put("part = ticket % PARTS")
-            self._put(f"first = (ticket // PARTS){wide}")
-            self._put("row = first + tl.arange(0, 1)[:, None]")
+            self._put(f"row = (ticket // PARTS){wide}")
         else:
             program = "tile" if persist else "tl.program_id(0)"
             program = f"{program}{wide}"
             size, shape = ("BLOCK", "") if self.flat else ("ROWS", "[:, None]")
-            self._put(f"row = {program} * {size} + tl.arange(0, {size}){shape}")
+            within = "" if self.single else f" * {size} + tl.arange(0, {size}){shape}"
+            self._put(f"row = {program}{within}")
         if self.row_mask and not self.split:
             self._put(f"inside_row = row < {self.rows}")
         self._positions(self.kernel.kept, "row")
@@ -163,7 +166,7 @@ class _Writer:
     def _columns(self, begin: str) -> None:
         wide = ".to(tl.int64)" if self.wide else ""
         begin = f"{begin} + " if begin else ""
-        self._put(f"column = {begin}tl.arange(0, BLOCK)[None, :]{wide}")
+        self._put(f"column = {begin}tl.arange(0, BLOCK){self.across}{wide}")
         if self.column_mask:
             self._put(f"inside_column = column < {self.columns}")
         self._positions(self.kernel.reduced, "column")
@@ -235,7 +238,7 @@ class _Writer:
         reductions = [self._reduction(r) for r in walk.reduces]
         states = {r: self._states(r) for r in reductions}
         for r in reductions:
-            for state, tile in zip(states[r], r.empty("[ROWS, BLOCK]"), strict=True):
+            for state, tile in zip(states[r], r.empty(self.shape), strict=True):
                 self._put(f"{state} = {tile}")
         counted = any(r.function == "moments" for r in reductions)
         if counted:
@@ -273,10 +276,11 @@ class _Writer:
         return tuple(base + ("", "_second")[k] for k in range(len(r.types)))
 
     def _lane_counts(self) -> str:
-        """How many values each lane of the passes took, as numbers of shape [1, BLOCK]."""
+        """How many values each lane of the passes took, as numbers."""
         length = f"({self.columns} - part * CHUNK)" if self.split else str(self.columns)
         length = f"tl.minimum(CHUNK, {length})" if self.split else length
-        return f"(({length} - tl.arange(0, BLOCK)[None, :] + BLOCK - 1) // BLOCK).to(tl.float32)"
+        lane = f"tl.arange(0, BLOCK){self.across}"
+        return f"(({length} - {lane} + BLOCK - 1) // BLOCK).to(tl.float32)"
 
     # --- several programs a row ------------------------------------------------------------------
 
@@ -289,18 +293,18 @@ class _Writer:
         for value, dtype in zip(found, r.types, strict=True):
             slot = self.scratch.get(dtype, 0)
             self.scratch[dtype] = slot + 1
-            base = f"parts_{dtype} + ({slot * self.rows} + first) * PARTS"
+            base = f"parts_{dtype} + ({slot * self.rows} + row) * PARTS"
             stored = f"({value}).to({TYPES[dtype]})"
-            self._put(f"tl.store({base} + part + tl.arange(0, 1)[:, None], {stored})")
+            self._put(f"tl.store({base} + part, {stored})")
             where.append(base)
         self._put("tl.debug_barrier()")
-        counter = f"arrived + {1 + meeting * self.rows} + first"
+        counter = f"arrived + {1 + meeting * self.rows} + row"
         self._put(f'tl.atomic_add({counter}, 1, sem="acq_rel")')
         self._open(f'while tl.atomic_add({counter}, 0, sem="acquire") < PARTS:')
         self._put("pass")
         self._close()
         self._put("tl.debug_barrier()")
-        self._put("part_of_row = tl.arange(0, WIDTH)[None, :]")
+        self._put("part_of_row = tl.arange(0, WIDTH)")
         states = []
         for k, (base, start) in enumerate(zip(where, r.starts, strict=True)):
             name = f"{self.names[r.reduce.results[0]]}_parts{'_second' if k else ''}"
@@ -418,38 +422,30 @@ class _Writer:
         self._put(f"{name} = tl.where({name}_inside, {value}, 0)")
 
     def _store(self, store: Store) -> None:
-        value = self._use(store.operand)
-        if store.operand in self.names.constants or (
-            store.dtype != self.names.types[store.operand]
-        ):
-            given = self.names.types[store.operand]
-            if store.operand in self.names.constants:
-                shape = "[BLOCK]" if self.flat else "[ROWS, BLOCK]"
-                value = f"tl.full({shape}, {value}, {TYPES[given]})"
-                value = (
-                    value
-                    if self._varies(store.access, "column") or self.flat
-                    else (value.replace("[ROWS, BLOCK]", "[ROWS, 1]"))
-                )
-            value = (
-                f"{value} != 0" if store.dtype == "bool" else f"({value}).to({TYPES[store.dtype]})"
-            )
         address = self._address(store.access)
-        if not self._varies(store.access, "row") and not self._varies(store.access, "column"):
+        along_row = self._varies(store.access, "column")
+        if self.flat and not self._varies(store.access, "row"):
             address = f"{address} + row" if address else "row"
-        elif not self._varies(store.access, "row") and not self.flat:
-            address = f"{address} + row * 0"
         masks = [self._mask(store.access, every_row=True)]
-        if self.split and not self._varies(store.access, "column"):
+        if self.split and not along_row:
             masks.append("(part == 0)")
         kept = " & ".join(m for m in masks if m)
         mask = f", mask={kept}" if kept else ""
-        hint = (
-            ', cache_modifier=".cs"' if self.schedule.stream and self._large(store.access) else ""
-        )
+        aside = self.schedule.stream and self._large(store.access)
+        hint = ', cache_modifier=".cs"' if aside else ""
         tensor = _name(self.in_place.get(store.access.tensor, store.access.tensor))
         place = f"{tensor} + {address}" if address else tensor
-        self._put(f"tl.store({place}, {value}{mask}{hint})")
+        self._put(f"tl.store({place}, {self._stored(store, along_row)}{mask}{hint})")
+
+    def _stored(self, store: Store, along_row: bool) -> str:
+        value, given = self._use(store.operand), self.names.types[store.operand]
+        if store.operand in self.names.constants:
+            of_row = "()" if self.single else "[ROWS, 1]"
+            shape = self.shape if along_row or self.flat else of_row
+            value = f"tl.full({shape}, {value}, {TYPES[given]})"
+        if store.dtype == given:
+            return value
+        return f"{value} != 0" if store.dtype == "bool" else f"{value}.to({TYPES[store.dtype]})"
 
     def _name_results(self, r: Reduction, found: Sequence[str]) -> None:
         chosen = found[r.result_part :] if r.result_part else found
@@ -459,17 +455,18 @@ class _Writer:
     def _reduction(self, reduce: Reduce) -> Reduction:
         if reduce.function == "prod":
             self.helpers.add("multiply")
-        return Reduction(reduce, quiet_peak=_is_softmax_peak(self.kernel, reduce))
+        quiet = _is_softmax_peak(self.kernel, reduce)
+        return Reduction(reduce, single=self.single, quiet_peak=quiet)
 
     def _tile_of(self, name: str) -> str:
         """A value as a full tile, since a reduction counts every column."""
         dtype = self.names.types[name]
         text = self._use(name)
         if name in self.names.constants:
-            return f"tl.full([ROWS, BLOCK], {text}, {TYPES[dtype]})"
-        if name in self.points and name in self.by_row:
+            return f"tl.full({self.shape}, {text}, {TYPES[dtype]})"
+        if name in self.points and (self.single or name in self.by_row):
             return text
-        return f"tl.broadcast_to({text}, [ROWS, BLOCK])"
+        return f"tl.broadcast_to({text}, {self.shape})"
 
     def _use(self, name: str) -> str:
         constant = self.names.constants.get(name)

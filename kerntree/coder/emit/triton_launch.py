@@ -36,7 +36,6 @@ def launch_lines(
             lines.append(f"chunk = triton.cdiv(triton.cdiv({columns}, {block}), parts) * {block}")
             lines.append(f"parts = triton.cdiv({columns}, chunk)")
             sizes["CHUNK"] = "chunk"
-        lines.append(f"together({device}, parts)")
         for dtype, slots in function.scratch.items():
             lines.append(
                 f"parts_{dtype} = torch.empty({slots * function.rows} * parts, "
@@ -56,11 +55,19 @@ def launch_lines(
         lines.append(f"tiles = {tiles}")
         sizes["TILES"] = "tiles"
         grid = f"min(tiles, {size('PROGRAMS')} * processors({device}))"
-    for name in ("ROWS", "BLOCK", "STAGES"):
-        if name in function.tiles.choices and not (flat and name == "ROWS"):
+    if not flat and function.tiles.largest("ROWS") > 1:
+        sizes["ROWS"] = size("ROWS")
+    for name in ("BLOCK", "STAGES"):
+        if name in function.tiles.choices:
             sizes[name] = size(name)
     sizes["num_warps"] = size("WARPS")
     named = ", ".join(f"{name}={value}" for name, value in sizes.items())
+    if function.tiles.split:
+        lines.append(f"tensors = ({', '.join(given)})")
+        lines.append(f"sizes = dict({named})")
+        lines.append(f"check_room({function.name}, parts, tensors, sizes)")
+        lines.append(f"{function.name}[({grid},)](*tensors, **sizes)")
+        return lines
     lines.append(f"{function.name}[({grid},)](")
     lines.append(f"    {', '.join([*given, named])}")
     lines.append(")")
@@ -73,8 +80,31 @@ PROCESSORS = '''def processors(device):
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count'''
 
-TOGETHER = '''def together(device, parts):
-    """Programs that wait for each other must all be running; there is a place for one on each
-    processor of the device."""
-    if parts > processors(device):
-        raise RuntimeError(f"{parts} programs share a row, and {device} runs fewer at once")'''
+ROOM = '''_room = {}
+
+
+def check_room(kernel, parts, tensors, sizes):
+    """Programs that wait for each other must all be running; raises where there is no room."""
+    device = tensors[0].device
+    key = (kernel, device, *sizes.values())
+    if key not in _room:
+        _room[key] = processors(device) * programs_on_each(kernel, tensors, sizes)
+    if parts > _room[key]:
+        raise RuntimeError(f"{parts} programs share a row, and {device} runs {_room[key]} at once")
+
+
+def programs_on_each(kernel, tensors, sizes):
+    """How many programs fit on one processor by their registers, threads and shared memory."""
+    if tensors[0].device.type != "cuda":
+        return 1
+    compiled = kernel.warmup(*tensors, grid=(1,), **sizes)
+    compiled._init_handles()
+    device = torch.cuda.get_device_properties(tensors[0].device)
+    threads = 32 * sizes["num_warps"]
+    registers = triton.cdiv(max(compiled.n_regs, 16), 8) * 8 * threads
+    shared = compiled.metadata.shared + 1024
+    return min(
+        device.regs_per_multiprocessor // registers,
+        device.max_threads_per_multi_processor // threads,
+        device.shared_memory_per_multiprocessor // shared,
+    )'''

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kerntree.coder.emit.triton import TritonFunction, emit_triton
-from kerntree.coder.emit.triton_launch import PROCESSORS, TOGETHER, launch_lines, tunable
+from kerntree.coder.emit.triton_launch import PROCESSORS, ROOM, launch_lines, tunable
 from kerntree.coder.emit.triton_text import HELPERS
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Program, Schedule
@@ -49,7 +49,7 @@ class Triton:
         if split or any(function.persist for function in functions):
             sections.append(PROCESSORS)
         if split:
-            sections.append(TOGETHER)
+            sections.append(ROOM)
         return [*sections, *(function.text.rstrip() for function in functions)]
 
     def imports(self, functions: Sequence[TritonFunction]) -> Sequence[str]:

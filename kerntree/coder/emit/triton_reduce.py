@@ -1,8 +1,9 @@
 """How each reduction starts, takes a tile of values, and comes to one value a row, in Triton.
 
-A state is one or two tiles of shape [ROWS, width]: partial results of as many lanes, or of as many
-programs that share a row. `finish` joins either along the second axis; the order is fixed, so that
-a kernel gives the same bits each time. Only built-in reductions are used where they can be.
+A state is one or two tiles of shape [ROWS, width], or [width] where a program has a single row:
+partial results of as many lanes, or of as many programs that share a row. `finish` joins either
+along the last axis; the order is fixed, so that a kernel gives the same bits each time. Only
+built-in reductions are used where they can be.
 """
 
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ _NOWHERE = str((1 << 63) - 1)
 class Reduction:
     """One reduction: its types and starting values.
 
-    `exact_peak`: a maximum need not tell of NaN, since what depends on it meets the NaN anyway.
+    `single`: a program has one row, whose values are scalars. `quiet_peak`: a maximum need not
+    tell of NaN, since what depends on it meets the NaN anyway.
     """
 
     reduce: Reduce
+    single: bool = False
     quiet_peak: bool = False
 
     @property
@@ -135,20 +138,20 @@ class Reduction:
         filled = f"tl.where({inside}, {value}, {self.starts[0]})" if inside else value
         match self.function:
             case "any" | "all":
-                return [], [_along("max" if self.function == "any" else "min",
+                return [], [self._along("max" if self.function == "any" else "min",
                                    f"({filled}).to(tl.int32)") + " != 0"]  # fmt: skip
             case "argmax" | "argmin":
                 return self.finish((filled, f"{position}.to(tl.int64)"), count, inside)
             case "online_softmax":
                 grown = f"tl.exp({value} - peak)"
                 grown = f"tl.where({inside}, {grown}, 0.0)" if inside else grown
-                return [f"peak = {_along('max', filled)}"], ["peak", _along("sum", grown)]
+                return [f"peak = {self._along('max', filled)}"], ["peak", self._along("sum", grown)]
             case "moments":
                 apart = f"{value} - middle"
                 apart = f"tl.where({inside}, {apart}, 0.0)" if inside else apart
                 return (
-                    [f"middle = {_along('sum', filled)} / {count}", f"apart = {apart}"],
-                    ["middle", _along("sum", "apart * apart")],
+                    [f"middle = {self._along('sum', filled)} / {count}", f"apart = {apart}"],
+                    ["middle", self._along("sum", "apart * apart")],
                 )
             case _:
                 return self.finish((filled,), count, "")
@@ -164,38 +167,40 @@ class Reduction:
         s = state[0]
         match self.function:
             case "sum":
-                return [], [_along("sum", s)]
+                return [], [self._along("sum", s)]
             case "prod":
-                return [], [f"tl.reduce({s}, 1, multiply, keep_dims=True)"]
+                along = "0, multiply" if self.single else "1, multiply, keep_dims=True"
+                return [], [f"tl.reduce({s}, {along})"]
             case "any":
-                return [], [f"{_along('max', s)} != 0"]
+                return [], [f"{self._along('max', s)} != 0"]
             case "all":
-                return [], [f"{_along('min', s)} != 0"]
+                return [], [f"{self._along('min', s)} != 0"]
             case "max" | "min":
                 return self._peak(s)
             case "argmax" | "argmin":
                 lines, (peak,) = self._peak(s)
                 equal = "entries == peak"
                 if is_float(self.reduce.dtype):
-                    equal = f"({equal}) | ((entries != entries) & (peak != peak))"
+                    equal = f"({equal}) | (entries != entries)"
                 equal = f"({equal}) & ({state[1]} >= 0)"
                 equal = f"{equal} & {inside}" if inside else equal
                 place = f"tl.where({equal}, {state[1]}, {_NOWHERE})"
                 return (
                     [*lines, f"peak = {peak}", f"entries = {s}"],
-                    ["peak", _along("min", place)],
+                    ["peak", self._along("min", place)],
                 )
             case "online_softmax":
                 grown = f"tl.where({s} == peak, {state[1]}, {state[1]} * tl.exp({s} - peak))"
-                return [f"peak = {_along('max', s)}"], ["peak", _along("sum", grown)]
+                return [f"peak = {self._along('max', s)}"], ["peak", self._along("sum", grown)]
             case "moments":
+                total, behind = self._along("sum", f"count * {s}"), self._along("sum", "count")
                 return (
                     [
                         f"count = {count}",
-                        f"middle = {_along('sum', f'count * {s}')} / {_along('sum', 'count')}",
+                        f"middle = {total} / {behind}",
                         f"apart = {s} - middle",
                     ],
-                    ["middle", _along("sum", f"{state[1]} + count * apart * apart")],
+                    ["middle", self._along("sum", f"{state[1]} + count * apart * apart")],
                 )
         raise AssertionError(self.function)
 
@@ -206,11 +211,11 @@ class Reduction:
 
     def _peak(self, values: str) -> tuple[list[str], list[str]]:
         function = self.function.removeprefix("arg")
-        peak = _along(function, values)
+        peak = self._along(function, values)
         if not is_float(self.reduce.dtype) or self.quiet_peak:
             return [], [peak]
         return (
-            [f"lost = {_along('max', f'({values} != {values}).to(tl.int32)')} != 0"],
+            [f"lost = {self._along('max', f'({values} != {values}).to(tl.int32)')} != 0"],
             [f'tl.where(lost, float("nan"), {peak})'],
         )
 
@@ -221,6 +226,6 @@ class Reduction:
             for start, dtype in zip(self.starts, self.types, strict=True)
         ]
 
-
-def _along(function: str, values: str) -> str:
-    return f"tl.{function}({values}, axis=1, keep_dims=True)"
+    def _along(self, function: str, values: str) -> str:
+        along = "axis=0" if self.single else "axis=1, keep_dims=True"
+        return f"tl.{function}({values}, {along})"

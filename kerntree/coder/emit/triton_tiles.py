@@ -84,7 +84,7 @@ def _split(columns: int, schedule: Schedule) -> Tiles:
     choices = {
         "ROWS": (1,),
         "BLOCK": powers(min(1024, up), min(16384, up)),
-        "PARTS": powers(1, min(most, 128)),
+        "PARTS": powers(1, min(most, 512)),
     }
     first = {"ROWS": 1, "BLOCK": min(4096, up), "PARTS": min(most, 32)}
     return _with_launch(choices, first, schedule, loops=True, split=True)
