@@ -4,6 +4,7 @@ The figures only rank strategies; what a kernel is worth is measured.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from kerntree.coder.groups import kernel_of
 from kerntree.coder.kernel import Kernel
@@ -22,8 +23,20 @@ from kerntree.plans.roofline import FREE, TYPICAL_CPU, DeviceLimits, group_cost
 _TORCH_TRAFFIC = 1.3  # a line that torch writes is read before, and fresh memory faults
 
 
+class Machine(Protocol):
+    """What a model of some hardware expects, in seconds."""
+
+    def kernel_seconds(self, kernel: Kernel, schedule: Schedule) -> float:
+        """A kernel of ours under a schedule."""
+        ...
+
+    def torch_seconds(self, graph: OperatorGraph, group: Group) -> float:
+        """A group's torch calls."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class CpuMachine:
     """What the model assumes of a CPU.
 
     `limits` are those of all threads with vector code; a thread alone has `lone_bandwidth` of the
@@ -39,6 +52,14 @@ class Machine:
     view_seconds: float = 1.0e-6
     fork_seconds: float = 5.0e-6
 
+    def kernel_seconds(self, kernel: Kernel, schedule: Schedule) -> float:
+        """Bytes at the bandwidth, operations at the rate that the schedule can reach."""
+        return _kernel_seconds(kernel, schedule, self)
+
+    def torch_seconds(self, graph: OperatorGraph, group: Group) -> float:
+        """From memory to memory, call by call."""
+        return _torch_seconds(graph, group, self)
+
 
 def program_seconds(graph: OperatorGraph, program: Program, machine: Machine) -> float:
     """The expected time of a program, in seconds."""
@@ -49,12 +70,11 @@ def group_seconds(graph: OperatorGraph, group: Group, machine: Machine) -> float
     """The expected time of a group, in seconds."""
     kernel = kernel_of(graph, group) if group.lowered else None
     if kernel is None:
-        return _torch_seconds(graph, group, machine)
-    return kernel_seconds(kernel, group.schedule, machine)
+        return machine.torch_seconds(graph, group)
+    return machine.kernel_seconds(kernel, group.schedule)
 
 
-def kernel_seconds(kernel: Kernel, schedule: Schedule, machine: Machine) -> float:
-    """The expected time of a kernel of ours under a schedule, in seconds."""
+def _kernel_seconds(kernel: Kernel, schedule: Schedule, machine: CpuMachine) -> float:
     bandwidth, rate = _speed(kernel, schedule, machine)
     read, written = memory_traffic(kernel, schedule.order)
     passes = walks(kernel, schedule)
@@ -64,15 +84,15 @@ def kernel_seconds(kernel: Kernel, schedule: Schedule, machine: Machine) -> floa
     extra = (0.0 if schedule.stream else 0.5) + (0.0 if schedule.huge_pages else 1.0)
     traffic = read + written * (1.0 + extra)
     start = machine.call_seconds + (machine.fork_seconds if schedule.parallel else 0.0)
-    return start + _overlapped(traffic / bandwidth, work(kernel, schedule) / rate)
+    return start + overlapped(traffic / bandwidth, work(kernel, schedule) / rate)
 
 
-def _overlapped(memory: float, arithmetic: float) -> float:
+def overlapped(memory: float, arithmetic: float) -> float:
     """Memory and arithmetic overlap, never perfectly: what is hidden counts a little."""
     return max(memory, arithmetic) + 0.25 * min(memory, arithmetic)
 
 
-def _speed(kernel: Kernel, schedule: Schedule, machine: Machine) -> tuple[float, float]:
+def _speed(kernel: Kernel, schedule: Schedule, machine: CpuMachine) -> tuple[float, float]:
     """Bytes and elementary operations a second that the schedule can reach."""
     threads = machine.threads if schedule.parallel else 1
     bandwidth = machine.limits.bandwidth_bytes_per_second * (
@@ -98,13 +118,13 @@ def _lanes_adjoin(kernel: Kernel, schedule: Schedule) -> bool:
     return all(stride in (0, 1) for stride in strides)
 
 
-def _torch_seconds(graph: OperatorGraph, group: Group, machine: Machine) -> float:
+def _torch_seconds(graph: OperatorGraph, group: Group, machine: CpuMachine) -> float:
     calls = [graph.node(name).target for name in group.nodes]
     if all(target in FREE for target in calls):
         return machine.view_seconds * len(calls)
     cost = group_cost(graph, group.nodes)
     limits = machine.limits
-    return machine.call_seconds + _overlapped(
+    return machine.call_seconds + overlapped(
         _TORCH_TRAFFIC * cost.bytes / limits.bandwidth_bytes_per_second,
         cost.work / limits.operations_per_second,
     )

@@ -5,10 +5,11 @@ from math import log2
 from typing import Literal
 
 from kerntree.cache.digest import digest
-from kerntree.coder.cost import Machine, group_seconds
+from kerntree.coder.cost import CpuMachine, Machine, group_seconds
+from kerntree.coder.gpu import GpuMachine
 from kerntree.coder.groups import root_program
 from kerntree.coder.program import Group, Program, from_json, to_json
-from kerntree.coder.rewrites import ALL, REWRITES
+from kerntree.coder.rewrites import ALL, REWRITES, kinds_for
 from kerntree.plans.candidate import Candidate
 from kerntree.plans.errors import CannotRealizeError
 from kerntree.plans.graph import OperatorGraph
@@ -35,7 +36,7 @@ class SketchCoder:
         emit: Emit | None = None,
     ) -> None:
         self.target = target
-        self._machine = machine or Machine()
+        self._machine = machine or (CpuMachine() if target == "cpp" else GpuMachine())
         self._emit = emit or _emit_module
 
     def obstacle(self, problem: Problem) -> str:
@@ -95,8 +96,8 @@ class SketchCoder:
             raise CannotRealizeError(reason)
         if candidate.program is None:
             raise CannotRealizeError("this candidate is text, not a program of the sketch coder")
-        if strategy.kind not in REWRITES:
-            known = ", ".join(REWRITES)
+        if strategy.kind not in kinds_for(self.target):
+            known = ", ".join(kinds_for(self.target))
             raise CannotRealizeError(f"no rewrite of kind {strategy.kind}: there are {known}")
         rewrite, program = REWRITES[strategy.kind], _program(candidate)
         results = {rewrite.apply(graph, program, strategy) for graph in _graphs(problem)}
@@ -162,7 +163,7 @@ class _Estimates:
     def _within_reach(self, program: Program) -> dict[str, float]:
         """Expected seconds by case once everything but lowering more is done to a program."""
         best = self._seconds(program)
-        for kind in REWRITES:
+        for kind in kinds_for(program.target):
             if kind == "lower":
                 continue
             listed = _common(self._graphs, program, kinds=(kind,))
@@ -198,9 +199,10 @@ def _program(candidate: Candidate) -> Program:
 
 
 def _common(
-    graphs: list[OperatorGraph], program: Program, *, kinds: Iterable[str] = tuple(REWRITES)
+    graphs: list[OperatorGraph], program: Program, *, kinds: Iterable[str] = ()
 ) -> list[Strategy]:
     """The strategies that every case's graph admits, in the order of the catalogue."""
+    kinds = tuple(kinds) or kinds_for(program.target)
     lists = [[s for k in kinds for s in REWRITES[k].applicable(g, program)] for g in graphs]
     admitted = [{(s.kind, s.target) for s in listed} for listed in lists[1:]]
     return [s for s in lists[0] if all((s.kind, s.target) in other for other in admitted)]

@@ -31,6 +31,14 @@ def row_points(kernel: Kernel) -> int:
     return prod(kernel.dims[d].extent for d in kernel.reduced)
 
 
+def lane_is_reduced(kernel: Kernel) -> bool:
+    """Whether neighbours in memory lie along a reduced dimension, for the most-read tensor."""
+    last = len(kernel.dims) - 1
+    loads = [i for i in kernel.body if isinstance(i, Load)]
+    widest = max(loads, key=lambda i: touched_bytes(kernel, i), default=None)
+    return widest is None or abs(widest.access.strides[last]) == 1
+
+
 def lane_dim(kernel: Kernel, order: Order) -> int:
     """The dimension whose neighbours are computed together."""
     if order == "reduce_outer" and kernel.kept:

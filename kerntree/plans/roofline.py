@@ -17,6 +17,7 @@ class DeviceLimits:
 
 
 TYPICAL_CPU = DeviceLimits(bandwidth_bytes_per_second=2.0e10, operations_per_second=8.0e10)
+TYPICAL_GPU = DeviceLimits(bandwidth_bytes_per_second=4.0e12, operations_per_second=3.0e13)
 
 
 @dataclass(frozen=True, kw_only=True)

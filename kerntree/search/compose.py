@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import kerntree
-from kerntree.coder.cost import Machine
+from kerntree.coder.cost import CpuMachine
 from kerntree.coder.sketch import SketchCoder
 from kerntree.evaluator.opening import open_evaluator
 from kerntree.evaluator.settings import EvaluatorSettings, TimingRules
@@ -72,7 +72,7 @@ def drive(
     try:
         for warning in problem.warnings:
             progress.say(f"note: {warning}")
-        coder = SketchCoder(machine=Machine(threads=evaluator.device.threads))
+        coder = SketchCoder(machine=CpuMachine(threads=evaluator.device.threads))
         if obstacle := coder.obstacle(problem):
             progress.say(f"note: {obstacle}; only the plain operator can be measured")
         journal = run.journal()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from kerntree.cache.digest import digest
-from kerntree.coder.cost import Machine, program_seconds
+from kerntree.coder.cost import CpuMachine, program_seconds
 from kerntree.coder.groups import in_running_order, live_nodes, root_program
 from kerntree.coder.program import Program, from_json, to_json
 from kerntree.coder.rewrites import REWRITES
@@ -270,7 +270,7 @@ def test_columns_are_walked_across(graphs):
     assert [s.target for s in REWRITES["reorder"].applicable(graph, program)] == ["_softmax"]
     across = steps(graph, program, ("reorder", "_softmax"))
     assert across.groups[0].schedule.order == "reduce_outer"
-    machine = Machine()
+    machine = CpuMachine()
     assert program_seconds(graph, across, machine) < program_seconds(graph, program, machine)
     rows = graphs["softmax_rows"]
     by_rows = steps(rows, root_program(rows), ("lower", "_softmax"))

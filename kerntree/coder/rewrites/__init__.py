@@ -10,7 +10,10 @@ from kerntree.coder.rewrites import (
     lower,
     one_pass,
     parallelize,
+    persist,
+    pipeline,
     reorder,
+    split,
     stream,
     tile,
     vectorize,
@@ -23,12 +26,21 @@ _CATALOGUE: tuple[Rewrite, ...] = (
     vectorize,
     parallelize,
     one_pass,
-    keep_row,
     reorder,
+    split,
+    keep_row,
     tile,
+    pipeline,
+    persist,
     stream,
     huge_pages,
 )
 REWRITES: Mapping[str, Rewrite] = MappingProxyType({entry.KIND: entry for entry in _CATALOGUE})
 
-__all__ = ["ALL", "REWRITES", "Rewrite"]
+
+def kinds_for(target: str) -> tuple[str, ...]:
+    """The kinds of rewrites that mean something for a target, in the catalogue's order."""
+    return tuple(entry.KIND for entry in _CATALOGUE if target in entry.TARGETS)
+
+
+__all__ = ["ALL", "REWRITES", "Rewrite", "kinds_for"]

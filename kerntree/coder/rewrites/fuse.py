@@ -27,6 +27,7 @@ from kerntree.plans.roofline import FREE, FUNCTION_WORK
 from kerntree.plans.strategy import Strategy
 
 KIND = "fuse"
+TARGETS = frozenset({"cpp", "triton"})
 _MOST_EXTRA_WORK = 2.0  # a producer computed anew for each reader's point is no gain
 
 

@@ -8,6 +8,7 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.strategy import Strategy
 
 KIND = "huge_pages"
+TARGETS = frozenset({"cpp"})
 _LEAST_BYTES = 8 << 20  # smaller results hold few whole huge pages
 
 

@@ -1,5 +1,8 @@
-"""A row's values kept in a thread's scratch memory for the passes that need them again."""
+"""A row's values kept, in scratch memory or registers, for the passes that need them again."""
 
+from dataclasses import replace
+
+from kerntree.coder.emit.triton_tiles import tiles_of
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Group, Program
 from kerntree.coder.rewrites.rewrite import schedule_strategies, with_schedule
@@ -8,6 +11,7 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.strategy import Strategy
 
 KIND = "keep_row"
+TARGETS = frozenset({"cpp", "triton"})
 _LARGEST_ROW = 256 * 1024  # bytes: a fraction of a core's second-level cache
 
 
@@ -29,6 +33,9 @@ def apply(graph: OperatorGraph, program: Program, strategy: Strategy) -> Program
 
 def _fits(graph: OperatorGraph, program: Program, group: Group, kernel: Kernel) -> bool:
     schedule = group.schedule
+    if program.target == "triton":
+        held = replace(schedule, keep_row=True)
+        return not schedule.keep_row and bool(kernel.reduced) and tiles_of(kernel, held).whole
     return (
         not schedule.keep_row
         and schedule.order == "reduce_inner"

@@ -13,6 +13,7 @@ from kerntree.plans.roofline import FREE
 from kerntree.plans.strategy import Strategy
 
 KIND = "lower"
+TARGETS = frozenset({"cpp", "triton"})
 
 
 def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:

@@ -8,6 +8,7 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.strategy import Strategy
 
 KIND = "one_pass"
+TARGETS = frozenset({"cpp", "triton"})
 
 
 def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:

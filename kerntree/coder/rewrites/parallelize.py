@@ -8,6 +8,7 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.strategy import Strategy
 
 KIND = "parallelize"
+TARGETS = frozenset({"cpp"})
 _LEAST_WORK = 50_000.0  # elementary operations: starting threads takes microseconds
 
 

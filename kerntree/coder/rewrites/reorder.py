@@ -8,6 +8,7 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.strategy import Strategy
 
 KIND = "reorder"
+TARGETS = frozenset({"cpp", "triton"})
 
 
 def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
@@ -32,6 +33,8 @@ def apply(graph: OperatorGraph, program: Program, strategy: Strategy) -> Program
 
 def _fits(graph: OperatorGraph, program: Program, group: Group, kernel: Kernel) -> bool:
     if not kernel.reduced or all(kernel.dims[d].extent == 1 for d in kernel.kept):
+        return False
+    if group.schedule.split:
         return False
     now, then = memory_traffic(kernel, group.schedule.order), memory_traffic(kernel, _other(group))
     return sum(then) < sum(now)

@@ -18,9 +18,10 @@ Fits = Callable[[OperatorGraph, Program, Group, Kernel], bool]
 
 
 class Rewrite(Protocol):
-    """One kind of strategy on programs. A module of this package is one."""
+    """One kind of strategy on programs, for some targets. A module of this package is one."""
 
     KIND: str
+    TARGETS: frozenset[str]
 
     def applicable(self, graph: OperatorGraph, program: Program) -> list[Strategy]:
         """The strategies of this kind that change the program and can be applied."""

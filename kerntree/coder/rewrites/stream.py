@@ -8,6 +8,7 @@ from kerntree.plans.graph import OperatorGraph, operands
 from kerntree.plans.strategy import Strategy
 
 KIND = "stream"
+TARGETS = frozenset({"cpp", "triton"})
 _LEAST_BYTES = 8 << 20  # smaller results may stay in a cache for the caller
 
 

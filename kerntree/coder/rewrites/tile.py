@@ -1,4 +1,4 @@
-"""Block length and unroll factor as tunables, for loops long enough to be cut."""
+"""Block lengths as tunables, for loops long enough to be cut; on a GPU, the sizes of tiles."""
 
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Group, Program
@@ -8,6 +8,7 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.strategy import Strategy
 
 KIND = "tile"
+TARGETS = frozenset({"cpp", "triton"})
 _SHORTEST = 64  # positions of the innermost loop
 
 
@@ -17,9 +18,7 @@ def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
         graph,
         program,
         kind=KIND,
-        instruction=(
-            "Cut the innermost loop of {target} into blocks; tune their length and unroll factor."
-        ),
+        instruction=("Cut the loops of {target} into blocks, and tune their sizes."),
         fits=_fits,
     )
 
@@ -30,4 +29,6 @@ def apply(graph: OperatorGraph, program: Program, strategy: Strategy) -> Program
 
 
 def _fits(graph: OperatorGraph, program: Program, group: Group, kernel: Kernel) -> bool:
-    return not group.schedule.tile and (lane_extent(kernel, group.schedule.order) >= _SHORTEST)
+    if group.schedule.tile:
+        return False
+    return program.target == "triton" or lane_extent(kernel, group.schedule.order) >= _SHORTEST

@@ -8,6 +8,7 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.strategy import Strategy
 
 KIND = "vectorize"
+TARGETS = frozenset({"cpp"})
 _FEWEST = 8  # points: one vector's worth
 
 

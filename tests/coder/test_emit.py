@@ -1,10 +1,14 @@
 """Printed kernels give what torch gives, over shapes, types, schedules, NaN and infinities."""
 
+import atexit
 import importlib.util
 import itertools
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,16 +24,38 @@ from kerntree.evaluator.export import export_graph, spec_of
 from kerntree.plans.problem import Case, InputSpec, OutputSpec, Problem
 
 FAST = Schedule(vectorize=True, parallel=True, tile=True)
+TILED = Schedule(tile=True)
 SCHEDULES = {
-    "plain": PLAIN,
-    "vector": Schedule(vectorize=True),
-    "fast": FAST,
-    "one pass": replace(FAST, one_pass=True),
-    "kept": replace(FAST, keep_row=True, stream=True, huge_pages=True),
-    "columns": replace(FAST, order="reduce_outer"),
-    "kept columns": replace(FAST, order="reduce_outer", keep_row=True, one_pass=True),
-    "plain columns": Schedule(order="reduce_outer"),
+    "cpp": {
+        "plain": PLAIN,
+        "vector": Schedule(vectorize=True),
+        "fast": FAST,
+        "one pass": replace(FAST, one_pass=True),
+        "kept": replace(FAST, keep_row=True, stream=True, huge_pages=True),
+        "columns": replace(FAST, order="reduce_outer"),
+        "kept columns": replace(FAST, order="reduce_outer", keep_row=True, one_pass=True),
+        "plain columns": Schedule(order="reduce_outer"),
+    },
+    "triton": {
+        "plain": PLAIN,
+        "fast": replace(TILED, keep_row=True),
+        "one pass": replace(TILED, one_pass=True),
+        "kept": replace(TILED, keep_row=True, stream=True, persist=True),
+        "columns": replace(TILED, order="reduce_outer", one_pass=True),
+        "kept columns": replace(TILED, order="reduce_outer", keep_row=True),
+        "pipelined": replace(TILED, pipeline=True, persist=True, stream=True),
+        "split": replace(TILED, split=True),
+        "kept split": replace(TILED, split=True, keep_row=True, one_pass=True),
+    },
 }
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of infinities
+ALL = [(target, name) for target, named in SCHEDULES.items() for name in named]
+SOME = [(t, n) for t, n in ALL if n in ("plain", "fast", "kept", "columns", "one pass")]
+FEW = [(t, n) for t, n in ALL if n in ("plain", "fast", "kept")]
+DEVICES = {"cpp": "cpu", "triton": "cuda" if torch.cuda.is_available() else "cpu"}
+INTERPRETED = DEVICES["triton"] == "cpu"
+PLACE = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, PLACE, ignore_errors=True)
 
 
 class Lambda(torch.nn.Module):
@@ -63,10 +89,10 @@ def problem_of(module, inputs, *, source=None, mutated=()):
     return Problem(name="p", path="p.py", folder="", source=source, cases=(case,))
 
 
-def fused(problem, schedule):
+def fused(problem, schedule, target="cpp"):
     """Everything lowered and fused as far as it goes, under one schedule."""
     graph = problem.cases[0].graph
-    program = root_program(graph, target="cpp")
+    program = root_program(graph, target=target)
     for kind in ("lower", "fuse"):
         for strategy in REWRITES[kind].applicable(graph, program):
             if strategy.target == "all":
@@ -77,21 +103,31 @@ def fused(problem, schedule):
             if singles and kind == "lower":
                 program = REWRITES[kind].apply(graph, program, singles[0])
     return Program(
-        target="cpp",
+        target=target,
         groups=tuple(replace(g, schedule=schedule) if g.lowered else g for g in program.groups),
     )
 
 
 def load(candidate):
-    spec = importlib.util.spec_from_loader("printed", loader=None)
+    """The printed module, from a real file as Triton needs it, with many rows a program."""
+    folder = Path(tempfile.mkdtemp(prefix="printed-", dir=PLACE))
+    path = folder / "printed.py"
+    path.write_text(candidate.source)
+    spec = importlib.util.spec_from_file_location(f"printed_{folder.name[-8:]}", path)
     module = importlib.util.module_from_spec(spec)
-    exec(compile(candidate.source, "printed.py", "exec"), vars(module))  # our own text
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)  # our own text
+    for name, values in candidate.tunables.items():
+        if name.startswith("ROWS") and INTERPRETED:  # a program takes as long as a tile
+            module.CONFIG[name] = max(values)
     return module
 
 
-def check(module, inputs, schedule, *, expect_kernel=True, exact=False, scale=1e-5):
+def check(module, inputs, printed_as, *, expect_kernel=True, exact=False, scale=1e-5):
+    target, name = printed_as
     problem = problem_of(module, inputs)
-    program = fused(problem, schedule)
+    program = fused(problem, SCHEDULES[target][name], target)
+    inputs = [x.to(DEVICES[target]) if isinstance(x, torch.Tensor) else x for x in inputs]
     if expect_kernel:
         assert any(group.lowered for group in program.groups)
     candidate = emit_module(problem, program)
@@ -141,66 +177,66 @@ def together(names):
     return function
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("printed_as", ALL, ids="-".join)
 @pytest.mark.parametrize("shape", [(5, 67), (2, 3, 1)])
-def test_row_reductions(schedule, shape):
+def test_row_reductions(printed_as, shape):
     torch.manual_seed(0)
     names = [name for name in ROWS if shape[-1] > 1 or name != "variance"]
-    check(Lambda(together(names)), [torch.randn(shape)], SCHEDULES[schedule], scale=3e-5)
+    check(Lambda(together(names)), [torch.randn(shape)], printed_as, scale=3e-5)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_special_values_stay_where_torch_has_them(schedule):
+@pytest.mark.parametrize("printed_as", ALL, ids="-".join)
+def test_special_values_stay_where_torch_has_them(printed_as):
     torch.manual_seed(1)
     x = special((6, 70))
     names = ["softmax", "log_softmax", "argmax and max", "layer norm"]
-    check(Lambda(together(names)), [x], SCHEDULES[schedule])
+    check(Lambda(together(names)), [x], printed_as)
     pointwise = Lambda(lambda x: torch.relu(x) + torch.clamp(x, -1, 1) + torch.sigmoid(x))
-    check(pointwise, [x], SCHEDULES[schedule])
+    check(pointwise, [x], printed_as)
 
 
-@pytest.mark.parametrize("schedule", ["plain", "fast", "kept", "columns", "one pass"])
+@pytest.mark.parametrize("printed_as", SOME, ids="-".join)
 @pytest.mark.parametrize(
     "dims", [d for n in (1, 2, 3) for d in itertools.combinations(range(3), n)]
 )
-def test_reductions_over_any_dimensions(schedule, dims):
+def test_reductions_over_any_dimensions(printed_as, dims):
     torch.manual_seed(2)
     x = torch.randn(5, 7, 33)
 
     def centred(x):
         return x - x.mean(dims, keepdim=True), (x * x).sum(dims), x.amax(dims)
 
-    check(Lambda(centred), [x], SCHEDULES[schedule], scale=3e-5)
+    check(Lambda(centred), [x], printed_as, scale=3e-5)
 
 
-@pytest.mark.parametrize("schedule", ["plain", "fast", "kept", "columns"])
+@pytest.mark.parametrize("printed_as", FEW, ids="-".join)
 @pytest.mark.parametrize(
     ("first", "second"),
     [((4, 67), (67,)), ((4, 67), (4, 1)), ((3, 1, 5), (1, 4, 5)), ((1,), (130,)), ((), (9, 3)),
      ((2, 3, 4, 5), (3, 1, 5))],
 )  # fmt: skip
-def test_broadcasting(schedule, first, second):
+def test_broadcasting(printed_as, first, second):
     torch.manual_seed(3)
     x, y = torch.randn(first), torch.randn(second)
-    check(Lambda(lambda x, y: functional.gelu(x + y) * y), [x, y], SCHEDULES[schedule])
+    check(Lambda(lambda x, y: functional.gelu(x + y) * y), [x, y], printed_as)
 
 
+@pytest.mark.parametrize("printed_as", FEW, ids="-".join)
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
 )
-def test_types(dtype):
+def test_types(dtype, printed_as):
     torch.manual_seed(4)
     x = (torch.randn(4, 130) * 3).to(dtype)
     function = (
         (lambda x: torch.softmax(x * 2 + 1, -1)) if dtype.is_floating_point
         else (lambda x: (x * 3 + 1, x.sum(-1), x > 2, x.to(torch.float32) / 3, x.amax(0)))
     )  # fmt: skip
-    for schedule in ("plain", "fast", "kept"):
-        check(Lambda(function), [x], SCHEDULES[schedule])
+    check(Lambda(function), [x], printed_as)
 
 
-@pytest.mark.parametrize("schedule", ["plain", "fast"])
-def test_point_functions(schedule):
+@pytest.mark.parametrize("printed_as", [a for a in FEW if a[1] != "kept"], ids="-".join)
+def test_point_functions(printed_as):
     torch.manual_seed(5)
     x = special((3, 70))
     y = torch.randn(3, 70) + 2.5
@@ -218,11 +254,14 @@ def test_point_functions(schedule):
                       x.masked_fill(y > 2, 7.0)),
     ]  # fmt: skip
     all_of_them = Lambda(lambda x, y: tuple(t for f in functions for t in f(x, y)))
-    check(all_of_them, [x, y], SCHEDULES[schedule], scale=2e-5)
+    check(all_of_them, [x, y], printed_as, scale=2e-5)
 
 
-@pytest.mark.parametrize("schedule", ["plain", "fast", "kept", "columns", "kept columns"])
-def test_norms_of_images(schedule):
+@pytest.mark.parametrize(
+    "printed_as", [*SOME, *((t, "kept columns") for t in SCHEDULES)], ids="-".join
+)
+def test_norms_of_images(printed_as):
+    target, name = printed_as
     torch.manual_seed(6)
     x = torch.randn(2, 6, 5, 7)
     modules = [
@@ -235,16 +274,20 @@ def test_norms_of_images(schedule):
             torch.nn.init.normal_(parameter)
         source = "import torch\nclass Model(torch.nn.Module):\n    pass\n"
         problem = problem_of(module, [x], source=source)
-        candidate = emit_module(problem, fused(problem, SCHEDULES[schedule]))
+        candidate = emit_module(problem, fused(problem, SCHEDULES[target][name], target))
         assert candidate.kernels
         printed = load(candidate).ModelNew()
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            printed.register_buffer(name, tensor.detach())
+            printed.register_buffer(name, tensor.detach().to(DEVICES[target]))
         printed.get_parameter = printed.get_buffer
-        torch.testing.assert_close(printed(x), module(x).detach(), rtol=2e-5, atol=2e-5)
+        got = printed(x.to(DEVICES[target])).cpu()
+        torch.testing.assert_close(got, module(x).detach(), rtol=2e-5, atol=2e-5)
 
 
-def test_losses():
+@pytest.mark.parametrize(
+    "printed_as", [a for a in SOME if a[1] in ("plain", "one pass", "columns")], ids="-".join
+)
+def test_losses(printed_as):
     torch.manual_seed(7)
     x, y, t = torch.randn(33, 50), torch.randn(33, 50), torch.randint(0, 50, (33,))
     t[3] = -100
@@ -254,28 +297,33 @@ def test_losses():
         (functional.smooth_l1_loss, [x, y]),
         (lambda x, y: functional.kl_div(x, y.abs(), reduction="sum"), [x, y]),
     ]:
-        for schedule in ("plain", "one pass", "columns"):
-            check(Lambda(function), inputs, SCHEDULES[schedule])
+        check(Lambda(function), inputs, printed_as)
 
 
-def test_long_sums_are_split_among_threads_and_stay_accurate():
+@pytest.mark.parametrize(
+    "printed_as",
+    [("cpp", "fast"), ("cpp", "one pass"), ("cpp", "kept"), ("triton", "split")],
+    ids="-".join,
+)
+def test_long_sums_are_split_and_stay_accurate(printed_as):
     torch.manual_seed(8)
     x = torch.randn(3, 100_003)
-    for schedule in ("fast", "one pass", "kept"):
-        for function in (lambda x: x.double().sum(-1).float(), lambda x: x.std(-1)):
-            check(Lambda(function), [x], SCHEDULES[schedule], expect_kernel=False)
-        candidate = check(Lambda(lambda x: torch.softmax(x, -1)), [x], SCHEDULES[schedule])
-        assert "parts" in candidate.source
+    for function in (lambda x: x.double().sum(-1).float(), lambda x: x.std(-1)):
+        check(Lambda(function), [x], printed_as, expect_kernel=False)
+    candidate = check(Lambda(lambda x: torch.softmax(x, -1)), [x], printed_as)
+    assert "parts" in candidate.source
 
 
-def test_inputs_that_are_not_contiguous():
+@pytest.mark.parametrize("printed_as", [("cpp", "fast"), ("triton", "fast")], ids="-".join)
+def test_inputs_that_are_not_contiguous(printed_as):
     torch.manual_seed(9)
     x = torch.randn(67, 12).t()
     y = torch.randn(12, 134)[:, ::2]
-    check(Lambda(lambda x, y: torch.softmax(x + y, -1)), [x, y], SCHEDULES["fast"])
+    check(Lambda(lambda x, y: torch.softmax(x + y, -1)), [x, y], printed_as)
 
 
-def test_views_are_read_where_they_lie():
+@pytest.mark.parametrize("printed_as", [("cpp", "fast"), ("triton", "fast")], ids="-".join)
+def test_views_are_read_where_they_lie(printed_as):
     torch.manual_seed(10)
     x = torch.randn(6, 8, 10)
     for function in (
@@ -286,12 +334,13 @@ def test_views_are_read_where_they_lie():
         lambda x: torch.relu(x[:, 0].unsqueeze(-1).expand(6, 10, 4)) - 1,
         lambda x: torch.relu(x[:, :6, :6] + x[:, :6, :6].transpose(1, 2)),
     ):
-        check(Lambda(function), [x], SCHEDULES["fast"], expect_kernel=False)
+        check(Lambda(function), [x], printed_as, expect_kernel=False)
 
 
-def test_a_value_added_to_its_own_transpose():
+@pytest.mark.parametrize("printed_as", [("cpp", "fast"), ("triton", "fast")], ids="-".join)
+def test_a_value_added_to_its_own_transpose(printed_as):
     x = torch.randn(16, 16)
-    check(Lambda(lambda x: torch.relu(x + x.t())), [x], FAST)
+    check(Lambda(lambda x: torch.relu(x + x.t())), [x], printed_as)
 
 
 class InPlace(torch.nn.Module):
@@ -300,17 +349,20 @@ class InPlace(torch.nn.Module):
         return r * torch.rsqrt((r * r).mean(-1, keepdim=True) + 1e-6)
 
 
-@pytest.mark.parametrize("schedule", ["plain", "fast", "kept", "columns"])
+@pytest.mark.parametrize("printed_as", SOME, ids="-".join)
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_what_the_reference_changes_is_changed(schedule, contiguous):
+def test_what_the_reference_changes_is_changed(printed_as, contiguous):
+    target, name = printed_as
     torch.manual_seed(11)
     x, r = torch.randn(5, 66), torch.randn(66, 5).t() if not contiguous else torch.randn(5, 66)
     problem = problem_of(InPlace(), [x, r], mutated=("1",))
-    printed = load(emit_module(problem, fused(problem, SCHEDULES[schedule]))).ModelNew()
+    program = fused(problem, SCHEDULES[target][name], target)
+    printed = load(emit_module(problem, program)).ModelNew()
     expected_r, got_r = r.clone(), r.clone(memory_format=torch.preserve_format)
-    expected, got = InPlace()(x, expected_r), printed(x, got_r)
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(got_r, expected_r, rtol=0, atol=0)
+    got_r = got_r.to(DEVICES[target])
+    expected, got = InPlace()(x, expected_r), printed(x.to(DEVICES[target]), got_r)
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got_r.cpu(), expected_r, rtol=0, atol=0)
 
 
 def test_other_inputs_than_those_searched_for_are_refused():
@@ -365,11 +417,33 @@ def test_what_does_not_fit_one_kernel_says_why(function, reason):
         build_kernel(graph, [node.name for node in graph.nodes], name="k")
 
 
-def test_groups_that_stay_with_torch_run_beside_kernels():
+@pytest.mark.parametrize("printed_as", [("cpp", "fast"), ("triton", "fast")], ids="-".join)
+def test_groups_that_stay_with_torch_run_beside_kernels(printed_as):
     torch.manual_seed(12)
     x = torch.randn(16, 16)
-    candidate = check(Lambda(lambda x: torch.relu(torch.mm(x, x) + 1)), [x], FAST)
+    candidate = check(Lambda(lambda x: torch.relu(torch.mm(x, x) + 1)), [x], printed_as)
     assert candidate.torch_calls == ("mm",)
     root = problem_of(Lambda(torch.relu), [x])
     plain = Program(target="cpp", groups=(Group(nodes=("relu",)),))
     assert emit_module(root, plain).language == "torch"
+
+
+def test_a_tensor_read_for_a_reduction_and_for_each_element_is_walked_once():
+    def by_channel(x):
+        return x / torch.sqrt((x**2).mean(1, keepdim=True) + 1e-5)
+
+    graph = export_graph(Lambda(by_channel), (torch.randn(2, 6, 5, 7),))
+    kernel = build_kernel(graph, [node.name for node in graph.nodes], name="k")
+    assert sorted(dim.extent for dim in kernel.dims) == [2, 6, 35]
+
+
+def test_what_differs_along_both_readings_is_not_walked_as_one():
+    torch.manual_seed(13)
+    x = torch.randn(9, 9)
+
+    def distances(x):
+        return (x.unsqueeze(0) - x.unsqueeze(1)).abs().sum(-1)
+
+    check(Lambda(distances), [x], ("cpp", "fast"))
+    check(Lambda(lambda x: x.t() / x.sum(1, keepdim=True)), [x], ("cpp", "fast"))
+    check(Lambda(lambda x: x / x.t().sum(1, keepdim=True)), [x], ("triton", "fast"))
