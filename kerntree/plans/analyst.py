@@ -9,6 +9,13 @@ from kerntree.plans.finding import Finding
 from kerntree.plans.problem import Problem
 from kerntree.plans.roofline import TYPICAL_CPU, Cost, DeviceLimits, case_cost, floor_seconds
 
+# What to try, the likeliest first; a coder lists what applies.
+_SLOW = ("vectorize", "parallelize", "reorder", "split", "one_pass", "keep_row", "tile")
+_BYTES = ("parallelize", "split", "one_pass", "keep_row", "stream", "persist", "huge_pages", "tile")
+_OPERATIONS = ("vectorize", "tile", "parallelize", "split", "one_pass", "pipeline")
+_FOR_CPU = frozenset({"vectorize", "parallelize", "huge_pages"})
+_FOR_GPU = frozenset({"split", "persist", "pipeline"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class RuleAnalyst:
@@ -77,17 +84,13 @@ class RuleAnalyst:
                 limit="operations",
                 statement=f"{place}: far from what memory allows, so it computes too slowly",
                 over_floor=over,
-                recommended=("vectorize", "parallelize", "reorder", "one_pass", "tile"),
+                recommended=_on(candidate, _SLOW),
             )
         return Finding(
             limit="latency" if resource == "operations" else resource,
             statement=f"{place}: reads, writes or waits more than it needs",
             over_floor=over,
-            recommended=(
-                ("parallelize", "one_pass", "keep_row", "stream", "huge_pages", "tile")
-                if resource == "bytes"
-                else ("vectorize", "tile", "parallelize", "one_pass")
-            ),
+            recommended=_on(candidate, _BYTES if resource == "bytes" else _OPERATIONS),
         )
 
     def _over(self, timing: CaseTiming, cost: Cost) -> float:
@@ -102,3 +105,9 @@ class RuleAnalyst:
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def _on(candidate: Candidate, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of these kinds that mean something for the candidate's language."""
+    other = _FOR_CPU if candidate.language == "triton" else _FOR_GPU
+    return tuple(kind for kind in kinds if kind not in other)

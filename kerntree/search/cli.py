@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, cast
 
 import typer
 
@@ -48,6 +48,7 @@ def search(
         str, typer.Option(help="auto, or required: refuse to run below full.")
     ] = "auto",
     precision: Annotated[str, typer.Option(help="strict, tf32 or half.")] = "strict",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     outputs_only: Annotated[
         bool, typer.Option("--outputs-only", help="Ignore what the reference mutates.")
     ] = False,
@@ -79,6 +80,7 @@ def search(
                 "seconds": seconds,
                 "precision": precision,
                 "isolation": isolation,
+                "device": device,
                 "outputs_only": outputs_only,
                 "memo": str((cache or _memo()).absolute()),
             }
@@ -187,6 +189,7 @@ def evaluate(
     problem: Annotated[Path, typer.Option(help="The problem file it answers.")],
     cache: Memo = None,
     isolation: Annotated[str, typer.Option(help="auto or required.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Check and time one kernel. Exit code 0: correct; 1: any other verdict; 2: a mistake.
@@ -206,6 +209,8 @@ def evaluate(
         _fail(f"{file} cannot be read: {error}")
     if isolation not in ("auto", "required"):
         _fail(f"--isolation: auto or required, not {isolation!r}")
+    if device not in ("auto", "cpu", "cuda"):
+        _fail(f"--device: auto, cpu or cuda, not {device!r}")
     settings = EvaluatorSettings.model_validate({"isolation": isolation})
     with tempfile.TemporaryDirectory(prefix="kerntree-") as work:
         described, evaluator = open_evaluator(
@@ -213,6 +218,7 @@ def evaluate(
             settings=settings,
             memo_directory=cache or _memo(),
             work_directory=Path(work),
+            device=cast(Literal["auto", "cpu", "cuda"], device),
         )
         try:
             candidate = Candidate(source=source, language="python")

@@ -8,16 +8,20 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import kerntree
-from kerntree.coder.cost import CpuMachine
+from kerntree.coder.cost import CpuMachine, Machine
+from kerntree.coder.gpu import GpuMachine
 from kerntree.coder.sketch import SketchCoder
+from kerntree.evaluator.cuda_device import CudaDevice
+from kerntree.evaluator.device import Device
 from kerntree.evaluator.opening import open_evaluator
 from kerntree.evaluator.settings import EvaluatorSettings, TimingRules
 from kerntree.plans.analyst import RuleAnalyst
 from kerntree.plans.evaluation import Evaluation
 from kerntree.plans.problem import Problem
+from kerntree.plans.roofline import TYPICAL_CPU, DeviceLimits
 from kerntree.plans.rules import RulePlanner
 from kerntree.search.budget import Budget
 from kerntree.search.events import Record
@@ -31,6 +35,8 @@ from kerntree.search.tree import Tree, fold
 
 _RESERVE = 0.1  # of the time, kept for the last measurement
 _MOST_RESERVE = 60.0  # seconds
+_REACHED = 0.85  # of a GPU's theoretical bandwidth
+_LANES = 128  # float32 operations that a GPU's processor starts in a clock
 
 
 def environment() -> dict[str, Any]:
@@ -66,13 +72,15 @@ def drive(
         settings=evaluator_settings(settings),
         memo_directory=Path(settings.memo),
         work_directory=run.path,
+        device=settings.device,
         waiting=progress.say,
     )
     journal = None
     try:
         for warning in problem.warnings:
             progress.say(f"note: {warning}")
-        coder = SketchCoder(machine=CpuMachine(threads=evaluator.device.threads))
+        machine, limits = model_of(evaluator.device)
+        coder = SketchCoder(target_of(settings, evaluator.device), machine=machine)
         if obstacle := coder.obstacle(problem):
             progress.say(f"note: {obstacle}; only the plain operator can be measured")
         journal = run.journal()
@@ -91,7 +99,7 @@ def drive(
             problem=problem,
             coder=coder,
             planner=RulePlanner(),
-            analyst=RuleAnalyst(),
+            analyst=RuleAnalyst(limits=limits),
             evaluator=evaluator,
             explorer=explorer,
             journal=journal,
@@ -107,6 +115,26 @@ def drive(
         if journal is not None:
             journal.close()
         evaluator.close()
+
+
+def target_of(settings: RunSettings, device: Device) -> Literal["cpp", "triton"]:
+    """The language that kernels are written in."""
+    if settings.target != "auto":
+        return settings.target
+    return "cpp" if device.kind == "cpu" else "triton"
+
+
+def model_of(device: Device) -> tuple[Machine, DeviceLimits]:
+    """What coder and analyst assume of a device: what it reaches, not what it cannot exceed."""
+    if not isinstance(device, CudaDevice):
+        return CpuMachine(threads=device.threads), TYPICAL_CPU
+    facts = device.facts
+    limits = DeviceLimits(
+        bandwidth_bytes_per_second=_REACHED * device.limits.bandwidth,
+        operations_per_second=facts.processors * _LANES * 1e3 * (facts.clock_khz or 1_500_000),
+    )
+    cache = facts.cache_bytes or GpuMachine.cache_bytes
+    return GpuMachine(limits=limits, processors=facts.processors, cache_bytes=cache), limits
 
 
 def evaluator_settings(settings: RunSettings) -> EvaluatorSettings:

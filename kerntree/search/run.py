@@ -23,10 +23,15 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class RunSettings(Frozen):
-    """What a run was started with. `evaluations` and `seconds` are its first budget."""
+    """What a run was started with. `evaluations` and `seconds` are its first budget.
+
+    A `device` of `auto` is a GPU where one can be used; a `target` of `auto` is the language for
+    it.
+    """
 
     problem: str
-    target: Literal["cpp"] = "cpp"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    target: Literal["auto", "cpp", "triton"] = "auto"
     explorer: str = "mcts"
     seed: int = 0
     evaluations: int | None = None
