@@ -138,6 +138,7 @@ class Baselines:
                 with self.bench.timed_inputs(case) as prepared:
                     slots = self.bench.give(session, prepared)
                     session.time(slots[:1], warmup=1, timeout=seconds)
+                    session.rest()
             self.bench.exercise(session)
         except BaseException:
             session.close()
@@ -169,6 +170,7 @@ class Baselines:
                 timeout=self.bench.settings.deadlines.oracle,
                 stop=lambda blocks: len(blocks[names[0]]) >= 2 * rules.pairs_low,
                 draw=draw,
+                rest=lambda name: sides[name].rest(),
             )
 
     def _close(self, name: str) -> None:

@@ -1,13 +1,15 @@
 """One candidate's way through load, build and check: what evaluation and duel share."""
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from kerntree.evaluator.blocks import OutputBlock, output_block, output_layout, untouched
+from kerntree.evaluator.blocks import OutputBlock, output_block, output_layout
+from kerntree.evaluator.oracle_process import BlockUnusable
+from kerntree.evaluator.room import Room
 from kerntree.evaluator.session import CandidateFailed, Session
 from kerntree.evaluator.settings import EvaluatorSettings
 from kerntree.evaluator.trials import Oracle, Prepared, Slot, TrialInputs
@@ -23,7 +25,8 @@ class Bench:
     """What every child of a run has in common.
 
     `open_session` spawns a child and loads a module into it; it raises `CandidateFailed`.
-    `patience` holds seconds that one call of a case may take by the baseline's measure.
+    `patience` holds seconds that one call of a case may take by the baseline's measure. `rooms`
+    say, on a GPU, how each case is kept: children lend memory there instead of sharing ours.
     """
 
     problem: Problem
@@ -31,6 +34,7 @@ class Bench:
     inputs: TrialInputs
     open_session: Callable[[str, str, Config | None, bool], Session]
     patience: dict[str, float] = field(default_factory=dict)
+    rooms: Mapping[str, Room] = field(default_factory=dict)
 
     @property
     def oracle(self) -> Oracle:
@@ -45,6 +49,7 @@ class Bench:
         for case in self.problem.cases:
             for number, slot in enumerate(self.inputs.check_slots(case, full=full)):
                 errors += self._trial(session, case, slot, number)
+            self._rest(session, case)
         return tuple(errors)
 
     def exercise(self, session: Session) -> None:
@@ -59,13 +64,14 @@ class Bench:
                 with self.inputs.at(slot) as prepared:
                     if prepared.skipped or prepared.distribution == "strided":
                         continue
-                    session.inputs(number, prepared)
-                    with output_block(output_layout(self.problem, case)) as block:
-                        session.run(number, case, block, timeout=self.settings.deadlines.compile)
+                    at = self._hand(session, number, prepared)
+                    with self._block(case) as block:
+                        session.run(at, case, block, timeout=self.settings.deadlines.compile)
+            self._rest(session, case)
 
     def check_timed(self, session: Session, case: Case, prepared: Prepared) -> None:
         """Has the last timed call's outputs compared; raises `CandidateFailed`."""
-        with output_block(output_layout(self.problem, case)) as block:
+        with self._block(case) as block:
             session.submit(case, block, timeout=self.call_timeout(case))
             self._compare(case, prepared, block, Stage.TIME)
 
@@ -73,14 +79,16 @@ class Bench:
     def timed_inputs(self, case: Case) -> Iterator[list[Prepared]]:
         """The sets on which a case is timed, held for as long as all sides need them."""
         with ExitStack() as stack:
-            slots = self.inputs.time_slots(case, count=self.settings.timing.slots)
+            room = self.rooms.get(case.name)
+            count = room.slots if room else self.settings.timing.slots
+            slots = self.inputs.time_slots(case, count=count)
             yield [stack.enter_context(self.inputs.at(slot)) for slot in slots]
 
     def give(self, session: Session, prepared: Sequence[Prepared]) -> tuple[int, ...]:
         """Hands timed inputs to a child; the child's slots."""
         slots = tuple(range(_TIME_SLOT, _TIME_SLOT + len(prepared)))
         for slot, entry in zip(slots, prepared, strict=True):
-            session.inputs(slot, entry)
+            self._hand(session, slot, entry)
         return slots
 
     def prepared_at(self, prepared: Sequence[Prepared], slot: int) -> Prepared:
@@ -98,15 +106,42 @@ class Bench:
         with self.inputs.at(slot) as prepared:
             if prepared.skipped:
                 return ()
-            session.inputs(number, prepared)
-            with output_block(output_layout(self.problem, case)) as block:
-                session.run(number, case, block, timeout=self.call_timeout(case))
+            at = self._hand(session, number, prepared)
+            with self._block(case) as block:
+                session.run(at, case, block, timeout=self.call_timeout(case))
                 return self._compare(case, prepared, block, Stage.CHECK)
+
+    def _hand(self, session: Session, slot: int, prepared: Prepared) -> int:
+        """Gives a child a set; its slot there. On a GPU it keeps one set of the check at most."""
+        room = self.rooms.get(prepared.case)
+        if room is not None:
+            session.thrifty = room.thrifty
+            slot = slot if slot >= _TIME_SLOT else 0
+        handle = session.inputs(slot, prepared)
+        if handle:
+            try:
+                self.oracle.fill(prepared, handle=handle)
+            except BlockUnusable as error:
+                raise CandidateFailed(Verdict.FORGED, Stage.CHECK, str(error)) from error
+        return slot
+
+    def _rest(self, session: Session, case: Case) -> None:
+        if case.name in self.rooms:
+            session.rest(slots=(0,))
+
+    def _block(self, case: Case) -> AbstractContextManager[OutputBlock]:
+        layout = output_layout(self.problem, case)
+        return output_block(layout, lent=case.name in self.rooms)
 
     def _compare(
         self, case: Case, prepared: Prepared, block: OutputBlock, stage: Stage
     ) -> tuple[OutputError, ...]:
-        found = self.oracle.compare(prepared, layout=block.layout, fd=block.fd)
+        try:
+            found = self.oracle.compare(
+                prepared, layout=block.layout, fd=block.fd, handle=block.handle
+            )
+        except BlockUnusable as error:
+            raise CandidateFailed(Verdict.FORGED, stage, str(error)) from error
         if found.ok:
             return found.errors
         where = f"case {case.name}, {prepared.distribution} inputs"
@@ -116,7 +151,7 @@ class Bench:
             "inputs": prepared.distribution,
             **found.evidence,
         }
-        if untouched(block):
+        if found.untouched:
             raise CandidateFailed(
                 Verdict.FORGED,
                 stage,

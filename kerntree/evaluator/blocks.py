@@ -1,4 +1,4 @@
-"""Output blocks: shared memory that a child fills and the oracle reads."""
+"""Output blocks: memory that a child fills and the oracle reads."""
 
 import os
 from collections.abc import Iterator
@@ -9,15 +9,18 @@ from kerntree.evaluator.tensor_block import Layout, create_block, layout_of
 from kerntree.plans.graph import TensorSpec, contiguous
 from kerntree.plans.problem import Case, Problem
 
-_POISON = {0xFF}  # `create_block` writes it; no operator gives it everywhere
 
-
-@dataclass(frozen=True)
+@dataclass
 class OutputBlock:
-    """A poisoned block for the outputs of one call, then mutated inputs, then mutated buffers."""
+    """A poisoned block for the outputs of one call, then mutated inputs, then mutated buffers.
+
+    Shared memory of the supervisor's; on a GPU (`fd` is -1) memory that the child lends, whose
+    `handle` it says after the call.
+    """
 
     fd: int
     layout: Layout
+    handle: str = ""
 
 
 def output_layout(problem: Problem, case: Case) -> Layout:
@@ -31,19 +34,16 @@ def output_layout(problem: Problem, case: Case) -> Layout:
 
 
 @contextmanager
-def output_block(layout: Layout) -> Iterator[OutputBlock]:
-    """A fresh block, filled so that what nobody wrote cannot pass for a result; closed after."""
+def output_block(layout: Layout, *, lent: bool = False) -> Iterator[OutputBlock]:
+    """A fresh block, filled so that what nobody wrote cannot pass for a result; closed after.
+
+    A `lent` one is the child's to make.
+    """
+    if lent:
+        yield OutputBlock(-1, layout)
+        return
     descriptor = create_block(layout, poison=True)
     try:
         yield OutputBlock(descriptor, layout)
     finally:
         os.close(descriptor)
-
-
-def untouched(block: OutputBlock) -> bool:
-    """Whether nobody wrote to some tensor of a block since it was poisoned."""
-    return any(
-        placed.spec.bytes > 0
-        and set(os.pread(block.fd, placed.spec.bytes, placed.offset)) <= _POISON
-        for placed in block.layout.tensors
-    )

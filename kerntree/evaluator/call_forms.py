@@ -13,12 +13,18 @@ class WrongForm(Exception):
 
 
 def check_result(
-    tree: Any, result: Any, layout: Layout, *, inputs: Sequence[torch.Tensor], aliases: bool
+    tree: Any,
+    result: Any,
+    layout: Layout,
+    *,
+    inputs: Sequence[torch.Tensor],
+    aliases: bool,
+    device: torch.device | None = None,
 ) -> list[torch.Tensor]:
     """The result's tensors in the order of `tree`'s leaves; raises `WrongForm`.
 
     `layout` starts with the outputs' specs. Unless `aliases`, no output may share memory with an
-    input.
+    input. Outputs must be on `device`, where one is named.
     """
     leaves: dict[int, torch.Tensor] = {}
     _walk(tree, result, "output", leaves)
@@ -32,6 +38,8 @@ def check_result(
             )
         if dtype != expected.dtype:
             raise WrongForm(f"output {number} is {dtype}, not {expected.dtype}")
+        if device is not None and tensor.device.type != device.type:
+            raise WrongForm(f"output {number} is on {tensor.device}, not on {device}")
     if not aliases:
         owned = {t.untyped_storage().data_ptr() for t in inputs if t.numel()}
         for number, tensor in enumerate(outputs):

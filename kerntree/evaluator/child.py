@@ -5,7 +5,6 @@ supervisor's clock. Its duty is to be convenient for honest candidates and usele
 """
 
 import contextlib
-import errno
 import gc
 import importlib.util
 import os
@@ -13,7 +12,6 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,9 @@ from typing import Any
 import torch
 
 from kerntree.evaluator.call_forms import WrongForm, check_result, same_bits
+from kerntree.evaluator.child_ground import CpuGround, Ground, ground_named
+from kerntree.evaluator.cuda import CudaError
+from kerntree.evaluator.refusal import Refused, guarded, refusal
 from kerntree.evaluator.tensor_block import (
     Layout,
     decode,
@@ -32,24 +33,17 @@ from kerntree.evaluator.tensor_block import (
 from kerntree.evaluator.transport import TransportClosed, receive, send
 
 _REQUEST_LIMIT = 64 << 20
-_REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENETUNREACH, errno.ENETDOWN}
-
-
-class Refused(Exception):
-    """The candidate's fault: a verdict, the stage, a message and more detail."""
-
-    def __init__(self, verdict: str, message: str, detail: str = "") -> None:
-        super().__init__(message)
-        self.verdict, self.message, self.detail = verdict, message, detail
 
 
 class Runner:
     """One loaded candidate and the inputs it was handed."""
 
-    def __init__(self) -> None:
+    def __init__(self, ground: Ground | None = None) -> None:
+        self.ground = ground or CpuGround()
         self.model: Any = None
         self.state: dict[str, torch.Tensor] = {}
         self.slots: dict[int, tuple[Any, list[torch.Tensor], list[tuple[int, ...]], list[str]]] = {}
+        self.buffers: dict[int, list[str]] = {}
         self.timed: tuple[int, list[torch.Tensor], Any] | None = None
         self.clock = time.perf_counter_ns
         self._held: list[torch.Tensor] = []
@@ -60,6 +54,7 @@ class Runner:
         """Imports the module under its config, builds it, constructs the model with the state."""
         init = map_block(fds[0], Layout.model_validate(message["init_layout"]), writable=False)
         state = map_block(fds[1], Layout.model_validate(message["state_layout"]), writable=False)
+        self.ground.begin()
         started = self.clock()
         if message["folder"]:
             sys.path.insert(0, message["folder"])
@@ -70,7 +65,7 @@ class Runner:
         build = getattr(module, "build", None)
         loaded = self.clock()
         if callable(build):
-            _guarded("build failed", build)
+            guarded("build failed", build)
         built = self.clock()
         kind = getattr(module, message["class"], None)
         if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
@@ -78,8 +73,9 @@ class Runner:
                 "load failed", f"the module has no class {message['class']} that is an nn.Module"
             )
         torch.manual_seed(message["seed"])
-        arguments = decode(message["init"], [t.clone() for t in init])
-        self.model = _guarded("load failed", lambda: kind(*arguments))
+        device = self.ground.device
+        arguments = decode(message["init"], [t.to(device, copy=True) for t in init])
+        self.model = guarded("load failed", lambda: kind(*arguments).to(device))
         if message["mode"] == "eval":
             self.model.eval()
         self._take_state(dict(zip(message["state"], state, strict=True)))
@@ -110,11 +106,13 @@ class Runner:
     def inputs(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Takes a set of inputs as a slot; the memory is private to this process."""
         layout = Layout.model_validate(message["layout"])
-        tensors = map_block(fds[0], layout, writable=False)
+        self.slots.pop(message["slot"], None)
+        tensors, reply = self.ground.take(layout, fds)
         strides = [placed.spec.strides for placed in layout.tensors]
         paths = tensor_paths(message["args"])
         self.slots[message["slot"]] = (message["args"], tensors, strides, paths)
-        return {}
+        self.buffers[message["slot"]] = message.get("buffers", [])
+        return reply
 
     def run(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """One call; its outputs, then mutated inputs, then mutated buffers, into the block."""
@@ -123,25 +121,24 @@ class Runner:
         started = self.clock()
         copies, args = self._fresh(slot)
         result = self._call(args)
+        guarded("raised", self.ground.settle)
         seconds = (self.clock() - started) / 1e9
-        self._submit(message, fds[0], slot, copies, result)
-        return {"seconds": seconds}
+        return {"seconds": seconds, **self._submit(message, fds, slot, copies, result)}
 
     def time(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Calls on fresh copies of the slots in turn; nanoseconds of each after the warm-up."""
-        samples: list[int] = []
+        samples: list[float] = []
         self.timed = None
         gc.collect()
         gc.disable()
         try:
             for number, slot in enumerate(message["slots"]):
+                self._restore(self.buffers[slot])
                 copies, args = self._fresh(slot)
                 result = None
-                before = self.clock()
-                result = self._call(args)
-                after = self.clock()
+                result, nanoseconds = self.ground.timed(self._call, args)
                 if number >= message["warmup"]:
-                    samples.append(after - before)
+                    samples.append(nanoseconds)
                 self.timed = (slot, copies, result)
                 del args, result, copies
                 if number + 1 < len(message["slots"]):
@@ -155,7 +152,15 @@ class Runner:
         if self.timed is None:
             raise Refused("forged", "no timed call to submit")
         slot, copies, result = self.timed
-        self._submit(message, fds[0], slot, copies, result)
+        return self._submit(message, fds, slot, copies, result)
+
+    def release(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Forgets the last timed call and some slots, and gives their memory back."""
+        self.timed = None
+        for slot in message["slots"]:
+            self.slots.pop(slot, None)
+        gc.collect()
+        self.ground.release()
         return {}
 
     def _fresh(self, slot: int) -> tuple[list[torch.Tensor], Any]:
@@ -165,7 +170,7 @@ class Runner:
 
     def _call(self, args: Any) -> Any:
         with torch.no_grad():
-            return _guarded("raised", lambda: self.model(*args))
+            return guarded("raised", lambda: self.model(*args))
 
     def _restore(self, buffers: list[str]) -> None:
         own = dict(self.model.named_buffers())
@@ -177,11 +182,11 @@ class Runner:
     def _submit(
         self,
         message: dict[str, Any],
-        fd: int,
+        fds: list[int],
         slot: int,
         copies: list[torch.Tensor],
         result: Any,
-    ) -> None:
+    ) -> dict[str, Any]:
         layout = Layout.model_validate(message["layout"])
         _, originals, _, paths = self.slots[slot]
         mutated, buffers = message["mutated"], message["buffers"]
@@ -194,6 +199,7 @@ class Runner:
                 layout,
                 inputs=copies,
                 aliases=message.get("aliases", False),
+                device=self.ground.device,
             )
         except WrongForm as error:
             raise Refused("wrong form", str(error)) from None
@@ -213,20 +219,20 @@ class Runner:
                 raise Refused("wrong mutation", f"the module has no buffer {name}")
             results.append(own[name].detach())
         with torch.no_grad():
-            for target, source in zip(map_block(fd, layout, writable=True), results, strict=True):
-                target.copy_(source)
+            return self.ground.give(layout, fds, results)
 
 
-def serve(sock: socket.socket, *, threads: int) -> None:
+def serve(sock: socket.socket, *, threads: int, device: str = "cpu", tf32: bool = False) -> None:
     """Answers requests until told to exit or the socket closes."""
     torch.set_num_threads(threads)
-    runner = Runner()
+    runner = Runner(ground_named(device, tf32=tf32))
     operations: dict[str, tuple[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]]] = {
         "load": ("load", runner.load),
         "inputs": ("check", runner.inputs),
         "run": ("check", runner.run),
         "time": ("time", runner.time),
         "submit": ("time", runner.submit),
+        "release": ("time", runner.release),
     }
     while True:
         try:
@@ -239,17 +245,23 @@ def serve(sock: socket.socket, *, threads: int) -> None:
         try:
             reply = {"ok": True, **operation(message, fds)}
         except Refused as refused:
-            reply = {
-                "ok": False,
-                "stage": "build" if refused.verdict == "build failed" else stage,
-                "verdict": refused.verdict,
-                "message": refused.message[-2000:],
-                "detail": refused.detail[-8000:],
-            }
+            reply = _refused(refused, stage)
+        except (torch.OutOfMemoryError, CudaError) as error:  # what it left us was too little
+            reply = _refused(refusal(error, otherwise="crashed"), stage)
         finally:
             for fd in fds:
                 os.close(fd)
         send(sock, reply)
+
+
+def _refused(refused: Refused, stage: str) -> dict[str, Any]:
+    return {
+        "ok": False,
+        "stage": "build" if refused.verdict == "build failed" else stage,
+        "verdict": refused.verdict,
+        "message": refused.message[-2000:],
+        "detail": refused.detail[-8000:],
+    }
 
 
 def _imported(source: str) -> types.ModuleType:
@@ -262,24 +274,8 @@ def _imported(source: str) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules["candidate"] = module
     loader = spec.loader
-    _guarded("load failed", lambda: loader.exec_module(module))
+    guarded("load failed", lambda: loader.exec_module(module))
     return module
-
-
-def _guarded(verdict: str, call: Callable[[], Any]) -> Any:
-    """Runs the candidate's code; whatever it raises becomes its verdict."""
-    try:
-        return call()
-    except BaseException as error:
-        detail = traceback.format_exc()
-        text = f"{type(error).__name__}: {error}"
-        if isinstance(error, MemoryError) or "not enough memory" in str(error):
-            raise Refused("out of memory", text, detail) from None
-        if isinstance(error, OSError) and error.errno in _REFUSED:
-            raise Refused("forbidden", text, detail) from None
-        if str(error).startswith("build failed"):
-            raise Refused("build failed", str(error), detail) from None
-        raise Refused(verdict, text, detail) from None
 
 
 def _plain(value: Any) -> Any:

@@ -37,6 +37,7 @@ _SLICES = 64
 _LEAST_SLICE = 64  # elements: fewer say nothing about the scale of the sums behind them
 _SCALE_FLOOR = 1 / 64  # of the output's RMS: a slice that cancels to nothing is not exact
 _CHUNK = 1 << 18  # elements converted to float64 at a time: 2 MiB stay in the cache
+_CHUNK_ON_DEVICE = 1 << 25  # 256 MiB each: a GPU is slow in small pieces
 _TINY = 1e-290  # stands for a scale of zero, where only exact results have no error
 
 
@@ -156,7 +157,7 @@ def _compare_exactly(
     error = _error(expected, case=case, inputs=inputs, rms=share, worst=float(count > 0))
     if not count:
         return OutputFinding(error)
-    index = int(wrong.nonzero()[0, 0])
+    index = int(wrong.to(torch.uint8).argmax())
     what = f"{count} of {flat.numel()} elements differ; they must be equal"
     return _failure(error, expected, flat, index, what)
 
@@ -246,7 +247,7 @@ def _gaps(
     finite: bool,
 ) -> _Gaps:
     square, count, worst, at = 0.0, 0, -1.0, start
-    for low, high in _chunks(start, stop):
+    for low, high in _chunks(actual, start, stop):
         a, e, t = (x[low:high].to(torch.float64) for x in (actual, oracle, own))
         used = high - low
         gap = a - e
@@ -274,7 +275,7 @@ def _gaps(
 def _square(oracle: torch.Tensor, own: torch.Tensor, start: int, stop: int) -> tuple[float, int]:
     """The sum of squares of the expected values, and how many of them are finite."""
     total, count = 0.0, 0
-    for low, high in _chunks(start, stop):
+    for low, high in _chunks(oracle, start, stop):
         values, theirs = (x[low:high].to(torch.float64) for x in (oracle, own))
         square = float(torch.dot(values, values))
         used = high - low
@@ -289,7 +290,7 @@ def _square(oracle: torch.Tensor, own: torch.Tensor, start: int, stop: int) -> t
 
 def _outside_kernelbench(actual: torch.Tensor, expected: Expected) -> int | None:
     tolerance = KERNELBENCH_TOLERANCE.get(expected.dtype, 1e-4)
-    for low, high in _chunks(0, actual.numel()):
+    for low, high in _chunks(actual, 0, actual.numel()):
         a, t = (x[low:high].to(torch.float64) for x in (actual, expected.own))
         far = (a - t).abs_().sub_(t.abs().mul_(tolerance))
         if expected.whole.finite and float(far.max()) <= tolerance:
@@ -327,9 +328,10 @@ def _bounds(shape: tuple[int, ...], elements: int) -> list[tuple[int, int]]:
     return [(low, high) for low, high in pairwise(cuts) if high > low]
 
 
-def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    for low in range(start, stop, _CHUNK):
-        yield low, min(low + _CHUNK, stop)
+def _chunks(values: torch.Tensor, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    step = _CHUNK if values.device.type == "cpu" else _CHUNK_ON_DEVICE
+    for low in range(start, stop, step):
+        yield low, min(low + step, stop)
 
 
 def _error(expected: Expected, *, case: str, inputs: str, rms: float, worst: float) -> OutputError:

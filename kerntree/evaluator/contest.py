@@ -129,6 +129,7 @@ class Stopwatch:
                 stop=lambda blocks: stop(blocks, time.monotonic() > latest),
                 draw=draw,
                 after=checks.after,
+                rest=lambda name: sides[name].rest(),
             )
             checks.finish(slots)
         objection = self.guard.after(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kerntree.evaluator.child_ground import pin_matmul
 from kerntree.evaluator.compare import KERNELBENCH_TOLERANCE
 from kerntree.evaluator.expectation import Writes, expectation, writes_of
 from kerntree.evaluator.export import export_graph, spec_of
@@ -46,21 +47,29 @@ class _Sample:
     second: Observed
 
 
-def describe(path: str | Path, *, progress: Progress = lambda _: None) -> Problem:
+def describe(
+    path: str | Path,
+    *,
+    progress: Progress = lambda _: None,
+    device: str = "cpu",
+    tf32: bool = False,
+    available: int | None = None,
+) -> Problem:
     """Loads and runs a problem file, and says all that the other processes need to know.
 
-    `progress` is told of each stage before it starts. Raises `ProblemError` for a file that
-    cannot be used: see `load_problem_file`; exceptions in the user's functions; arguments or
-    results that are not tensors, numbers or nests of them; results that differ from call to call;
-    too little memory.
+    It runs on `device`, of whose memory all processes may take `available` bytes (default: the
+    machine's). `progress` is told of each stage before it starts. Raises `ProblemError` for a
+    file that cannot be used: see `load_problem_file`; exceptions in the user's functions;
+    arguments or results that are not tensors, numbers or nests of them; results that differ from
+    call to call; too little memory.
     """
     progress("importing the file")
-    sizing = load_problem_file(path)
+    sizing = load_problem_file(path, device=device)
     progress("estimating the memory it needs")
-    check_memory(sizing, available=available_memory())
+    check_memory(sizing, available=available_memory() if available is None else available)
     progress("importing the file")
-    file = load_problem_file(path)  # again: the first may have kept tensors without contents
-    warnings = list(pin_precision(file))
+    file = load_problem_file(path, device=device)  # again: the first may keep empty tensors
+    warnings = list(pin_precision(file, tf32=tf32))
     mode: Mode = "as_is"
     progress("constructing Model")
     built = _build_alike(file, mode)
@@ -103,12 +112,17 @@ def describe(path: str | Path, *, progress: Progress = lambda _: None) -> Proble
     )
 
 
-def pin_precision(file: ProblemFile) -> Sequence[str]:
-    """Sets float32 products to full precision; says so where the file had asked for less."""
+def pin_precision(file: ProblemFile, *, tf32: bool = False) -> Sequence[str]:
+    """Sets float32 products to full precision, or to TF32 on a GPU where the policy says so.
+
+    Says so where the file had asked for less.
+    """
     asked = torch.get_float32_matmul_precision()
-    if asked == "highest":
-        return []
     torch.set_float32_matmul_precision("highest")
+    if file.device.type == "cuda":
+        pin_matmul(tf32=tf32)
+    if asked == "highest" or tf32:
+        return []
     return [f"the file sets the float32 matmul precision to {asked!r}: judged at 'highest'"]
 
 
@@ -272,7 +286,7 @@ def _check_arguments(file: ProblemFile, case: ProblemCase, args: Sequence[Any]) 
         if isinstance(leaf, torch.Tensor):
             if leaf.layout != torch.strided or leaf.is_quantized:
                 raise ProblemError(f"{what} is not a dense tensor")
-            if leaf.device.type != "cpu":
+            if leaf.device.type != file.device.type:
                 raise ProblemError(f"{what} is on {leaf.device}; make it on the CPU")
             if str(leaf.dtype).removeprefix("torch.") not in ITEM_BYTES:
                 raise ProblemError(f"{what} is {leaf.dtype}, which is not supported")

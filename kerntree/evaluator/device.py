@@ -45,6 +45,11 @@ class Device(Protocol):
         ...
 
     @property
+    def host_memory(self) -> int:
+        """Bytes of the machine's memory that those processes may take."""
+        ...
+
+    @property
     def limits(self) -> Limits: ...
 
     def description(self) -> dict[str, JsonValue]:
@@ -76,6 +81,10 @@ class CpuDevice:
             memory=_available_memory(_read(proc / "meminfo")),
             cache_bytes=_last_level_cache(),
         )
+
+    @property
+    def host_memory(self) -> int:
+        return self.memory
 
     @property
     def limits(self) -> Limits:

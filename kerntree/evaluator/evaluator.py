@@ -16,7 +16,7 @@ from kerntree.evaluator.bench import Bench
 from kerntree.evaluator.contest import BASELINE, CANDIDATE, INCUMBENT, Contest, Stopwatch, merged
 from kerntree.evaluator.device import Device
 from kerntree.evaluator.guard import Guard
-from kerntree.evaluator.oracle_process import OracleFailed
+from kerntree.evaluator.oracle_link import OracleFailed
 from kerntree.evaluator.session import CandidateFailed, Lost, Session
 from kerntree.evaluator.settings import EVALUATOR_VERSION, EvaluatorSettings
 from kerntree.plans.candidate import Config

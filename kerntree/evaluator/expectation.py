@@ -24,11 +24,13 @@ from kerntree.evaluator.reference import (
     call,
     outline,
     restore,
+    storage_of,
     tensor_leaves,
 )
 from kerntree.plans.errors import ProblemError
 
 CHANGED = "changed "  # starts the name of a result that is an input or a buffer written to
+_LARGE_BYTES = 1 << 30
 _SMALL_OUTPUT = 4096  # elements: for larger ones the scale of a slice says enough
 _NUDGES = 2
 _SOUND_RMS, _SOUND_WORST = 1e-3, 1e-1  # PyTorch's own error, above which it is no measure
@@ -141,14 +143,24 @@ def _gather(
     saved = {n: t.detach().clone() for n, t in originals.items()} if writes.buffers else {}
     result = call(file, built.module, args, seed=seed)
     tree, outputs, _ = outline(result, f"{file.path}: Model.forward")
-    # an output may be an input that a later call writes to: keep copies of our own
-    found = {path: tensor.detach().clone() for path, tensor in outputs.items()}
     leaves, state = tensor_leaves(args), built.state
+    owned = {storage_of(tensor) for tensor in (*leaves.values(), *originals.values())}
+    found = {path: _kept(tensor, owned) for path, tensor in outputs.items()}
     found |= {f"{CHANGED}input {path}": leaves[path].detach().clone() for path in writes.inputs}
     found |= {f"{CHANGED}buffer {name}": state[name].detach().clone() for name in writes.buffers}
     if saved:
         restore(built.module, originals, saved)
     return found, tree
+
+
+def _kept(tensor: torch.Tensor, owned: set[int]) -> torch.Tensor:
+    """A copy, since an output may be something that a later call writes to.
+
+    A very large one that is no input and no state is kept itself, for want of room.
+    """
+    large = tensor.numel() * tensor.element_size() > _LARGE_BYTES
+    mine = tensor.detach()
+    return mine if large and storage_of(tensor) not in owned else mine.clone()
 
 
 def _twin(file: ProblemFile, built: Built) -> Built:

@@ -5,6 +5,7 @@ that masks nothing); on the others it cannot. Integer and boolean tensors stay a
 are indices, lengths and masks.
 """
 
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ _SCALE = 8.0
 _TAIL = 1.5  # standard deviation of the logarithm of the factor
 _OUTLIER = 64.0  # times the tensor's RMS
 _OUTLIERS = 8
+_LARGE = 1 << 26  # elements: larger tensors are measured in parts of so many
 
 
 def make_inputs(
@@ -35,7 +37,7 @@ def make_inputs(
         args = list(tree_map(_own, file.inputs(case)))
     if distribution == "given":
         return args
-    generator = torch.Generator().manual_seed(seed ^ 0x5EED)
+    generator = torch.Generator(device=file.device).manual_seed(seed ^ 0x5EED)
     changed = tree_map(lambda leaf: _changed(leaf, distribution, generator), args)
     return list(changed)
 
@@ -67,14 +69,24 @@ def has_float_tensor(args: Sequence[Any]) -> bool:
 
 def nudged(args: Sequence[Any], *, seed: int) -> list[Any]:
     """The arguments, each float moved by one eps of its own type, up or down; in float64."""
-    generator = torch.Generator().manual_seed(seed)
+    generators: dict[torch.device, torch.Generator] = {}
 
     def moved(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if not leaf.is_floating_point():
             return leaf.clone()
-        signs = torch.randint(0, 2, leaf.shape, generator=generator, dtype=torch.int8) * 2 - 1
+        if leaf.device not in generators:
+            generators[leaf.device] = torch.Generator(device=leaf.device).manual_seed(seed)
+        signs = torch.randint(
+            0,
+            2,
+            leaf.shape,
+            generator=generators[leaf.device],
+            dtype=torch.int8,
+            device=leaf.device,
+        )
+        signs = signs * 2 - 1
         exact = leaf.to(torch.float64)
         return exact + exact * signs * torch.finfo(leaf.dtype).eps
 
@@ -103,6 +115,8 @@ def _changed(leaf: Any, distribution: Distribution, generator: torch.Generator) 
 
 def _spread(leaf: torch.Tensor) -> tuple[float, float]:
     """Standard deviation and RMS over the finite elements; 1 where they have none."""
+    if leaf.numel() > _LARGE:
+        return _spread_in_parts(leaf)
     finite = leaf.to(torch.float32)
     finite = finite[finite.isfinite()]
     if finite.numel() == 0:
@@ -111,13 +125,30 @@ def _spread(leaf: torch.Tensor) -> tuple[float, float]:
     return deviation or 1.0, rms or 1.0
 
 
+def _spread_in_parts(leaf: torch.Tensor) -> tuple[float, float]:
+    count, total, square = 0, 0.0, 0.0
+    flat = leaf.reshape(-1)
+    for start in range(0, flat.numel(), _LARGE):
+        part = flat[start : start + _LARGE]
+        usable = part.isfinite()
+        exact = part.to(torch.float64).where(usable, 0.0)
+        count += int(usable.sum())
+        total += float(exact.sum())
+        square += float(exact.square_().sum())
+    if not count:
+        return 1.0, 1.0
+    variance = max(square / count - (total / count) ** 2, 0.0)
+    return math.sqrt(variance) or 1.0, math.sqrt(square / count) or 1.0
+
+
 def _shifted(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    sign = 1.0 if bool(torch.randint(0, 2, (), generator=generator)) else -1.0
+    up = torch.randint(0, 2, (), generator=generator, device=leaf.device)
+    sign = 1.0 if bool(up) else -1.0
     return leaf + sign * _SHIFT * _spread(leaf)[0]
 
 
 def _heavy_tailed(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    factor = torch.empty(leaf.shape, dtype=torch.float32)
+    factor = torch.empty(leaf.shape, dtype=torch.float32, device=leaf.device)
     factor.log_normal_(mean=0.0, std=_TAIL, generator=generator)
     return (leaf * factor).to(leaf.dtype)
 
@@ -126,10 +157,12 @@ def _outliers(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Large values at the ends of the flattened tensor, in its last row, and at random places."""
     flat = leaf.reshape(-1).clone()
     count, row = flat.numel(), leaf.shape[-1] if leaf.dim() else 1
-    anywhere = torch.randint(0, count, (_OUTLIERS,), generator=generator)
-    ends = torch.tensor([0, row - 1, count // 2, count - row, count - 1]).clamp_(0, count - 1)
+    anywhere = torch.randint(0, count, (_OUTLIERS,), generator=generator, device=leaf.device)
+    ends = torch.tensor(
+        [0, row - 1, count // 2, count - row, count - 1], device=leaf.device
+    ).clamp_(0, count - 1)
     places = torch.cat([ends, anywhere]).unique()  # type: ignore[no-untyped-call]
-    signs = torch.randint(0, 2, places.shape, generator=generator) * 2 - 1
+    signs = torch.randint(0, 2, places.shape, generator=generator, device=leaf.device) * 2 - 1
     largest = torch.finfo(leaf.dtype).max ** 0.25  # its square must still be finite in the sums
     size = min(_OUTLIER * _spread(leaf)[1], largest)
     flat[places] = (size * signs).to(leaf.dtype)
@@ -137,7 +170,7 @@ def _outliers(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _zeros(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    gone = torch.rand(leaf.shape, generator=generator) < 0.25
+    gone = torch.rand(leaf.shape, generator=generator, device=leaf.device) < 0.25
     if leaf.dim() > 1:
         gone[(-1,) * (leaf.dim() - 1)] = True
     return leaf.masked_fill(gone, 0.0)

@@ -34,18 +34,20 @@ def interleaved(
     stop: Callable[[Blocks], bool],
     draw: Callable[[int], int],
     after: Callable[[str, int], None] = lambda side, slot: None,
+    rest: Callable[[str], None] = lambda side: None,
 ) -> Blocks:
     """Blocks of every side, taken in turn: ABC, CBA, ABC, …; as many of each.
 
     Every side first makes one unmeasured block. A block's calls go through `slots` in an order
     drawn by `draw` (`draw(n)` in [0, n)), the same for all sides of a round; their number varies,
     so that nobody can tell the last call of a block. `after(side, slot)` follows each block, with
-    the slot of its last call. `stop` sees all blocks after each round. Raises `SideFailed`.
+    the slot of its last call, and `rest(side)` ends its turn. `stop` sees all blocks after each
+    round. Raises `SideFailed`.
     """
-    warm = {
-        name: _block(name, side, slots[:1], warmup=rules.warmup, timeout=timeout)
-        for name, side in sides.items()
-    }
+    warm = {}
+    for name, side in sides.items():
+        warm[name] = _block(name, side, slots[:1], warmup=rules.warmup, timeout=timeout)
+        _rested(name, rest)
     # a call's copies of its inputs take about as long as a call that is bound by memory
     slowest = max(2 * block.median_ns for block in warm.values())
     most = calls_per_block(slowest / 1e9, rules)
@@ -57,9 +59,17 @@ def interleaved(
         for name in order:
             blocks[name].append(_block(name, sides[name], picks, warmup=0, timeout=timeout))
             after(name, picks[-1])
+            _rested(name, rest)
         if stop(blocks):
             return blocks
         order.reverse()
+
+
+def _rested(name: str, rest: Callable[[str], None]) -> None:
+    try:
+        rest(name)
+    except CandidateFailed as failure:
+        raise SideFailed(name, failure) from failure
 
 
 def _block(

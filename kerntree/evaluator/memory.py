@@ -1,13 +1,14 @@
 """Whether a problem fits: estimated before anything large is allocated."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from kerntree.evaluator.problem_file import ProblemFile
+from kerntree.evaluator.room import Bytes, does_not_fit
 from kerntree.plans.errors import ProblemError
 
 _GIB = 1 << 30
@@ -41,6 +42,18 @@ class Footprint:
             + 4 * self.outputs + 2 * self.outputs_double
         )  # fmt: skip
 
+    @property
+    def on_device(self) -> Bytes:
+        """The same as a GPU's plan takes it."""
+        return Bytes(
+            inputs=self.inputs,
+            inputs_double=self.inputs_double,
+            outputs=self.outputs,
+            outputs_double=self.outputs_double,
+            state=self.state,
+            state_double=self.state_double,
+        )
+
 
 def footprints(file: ProblemFile) -> dict[str, Footprint]:
     """Footprints by case, from a run on the meta device, which allocates nothing.
@@ -48,6 +61,8 @@ def footprints(file: ProblemFile) -> dict[str, Footprint]:
     A case is left out where the user's code cannot run there; nothing is raised.
     """
     found: dict[str, Footprint] = {}
+    if file.device.type != "cpu":
+        file = replace(file, device=torch.device("meta"))
     try:
         with torch.device("meta"):
             module = file.construct(file.init_inputs())
@@ -78,7 +93,11 @@ def footprints(file: ProblemFile) -> dict[str, Footprint]:
 def check_memory(file: ProblemFile, *, available: int) -> None:
     """Raises `ProblemError` if a case needs more than `available` bytes."""
     for name, footprint in footprints(file).items():
-        if footprint.needed > available:
+        if file.device.type != "cpu":
+            on_device = footprint.on_device
+            if on_device.needed(slots=1) > available:
+                raise ProblemError(f"{file.path}: {does_not_fit(name, on_device, available)}")
+        elif footprint.needed > available:
             which = "" if name == "default" else f" case {name!r}"
             raise ProblemError(
                 f"{file.path}:{which} needs about {footprint.needed / _GIB:.1f} GiB (inputs "

@@ -8,18 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from kerntree.cache.memo import Memo, key_of
 from kerntree.evaluator import keys
 from kerntree.evaluator.baseline import Baselines, rivals
 from kerntree.evaluator.bench import Bench
 from kerntree.evaluator.contest import Stopwatch
+from kerntree.evaluator.cuda_device import CudaDevice
 from kerntree.evaluator.device import CpuDevice, Device
 from kerntree.evaluator.evaluator import LocalEvaluator
 from kerntree.evaluator.guard import Guard, PlainGuard
 from kerntree.evaluator.lock import device_lock, runtime_directory
 from kerntree.evaluator.oracle_process import OracleProcess, ReferenceState
 from kerntree.evaluator.process import ChildFailure, ChildSpec, ProcessError, Zygote
+from kerntree.evaluator.room import room_for
 from kerntree.evaluator.session import LoadOrder, Lost, Session
 from kerntree.evaluator.settings import EVALUATOR_VERSION, EvaluatorSettings
 from kerntree.evaluator.trials import TrialInputs
@@ -30,7 +33,10 @@ from kerntree.plans.problem import Problem
 
 _LOCK_SECONDS = 3600.0
 _INPUT_SHARE = 4  # of the device's memory, one part in so many is for prepared inputs
-_CHILD_SHARE = 2  # and one in so many for a child
+_CHILD_SHARE = 2  # of the machine's, one in so many for a child
+_SLACK_ON_GPU_NS = 100_000.0  # what differs between two children there, a call
+
+DeviceKind = Literal["cpu", "cuda", "auto"]
 
 
 @dataclass
@@ -94,12 +100,13 @@ class Nursery:
 
     def _living(self) -> Zygote:
         if self.zygote is None:
-            self.zygote = Zygote.start(threads=self.device.threads)
+            self.zygote = Zygote.start(threads=self.device.threads, device=self.device.kind)
         return self.zygote
 
     def _spec(self, compiled: bool) -> ChildSpec:
         writable: tuple[str, ...] = ()
-        environment: dict[str, str] = {}
+        on_gpu = self.device.kind != "cpu"
+        environment = {"TRITON_CACHE_DIR": "/tmp/triton"} if on_gpu else {}
         if compiled:
             cache = self.work_directory / "inductor"
             cache.mkdir(parents=True, exist_ok=True)
@@ -110,11 +117,13 @@ class Nursery:
             }
         return ChildSpec(
             threads=self.device.threads,
-            memory_bytes=self.settings.memory_bytes or self.device.memory // _CHILD_SHARE,
+            memory_bytes=self.settings.memory_bytes or self.device.host_memory // _CHILD_SHARE,
             writable=writable,
             visible=(self.problem.folder,),
             environment=environment,
             required=self.settings.isolation == "required",
+            device=self.device.kind,
+            tf32=self.settings.precision == "tf32",
         )
 
 
@@ -124,48 +133,56 @@ def open_evaluator(
     settings: EvaluatorSettings,
     memo_directory: Path,
     work_directory: Path,
-    device: Device | None = None,
+    device: DeviceKind = "cpu",
     guard: Guard | None = None,
     waiting: Callable[[str], None] = lambda message: None,
 ) -> tuple[Problem, LocalEvaluator]:
     """The problem, and an evaluator for it whose processes are running.
 
-    `work_directory` holds what the compiled baseline writes. `waiting` is told when another
-    process holds the device. To be called from a thread that lives as long as the evaluator: the
-    kernel ends the children with the thread that started them. Raises `ProblemError` for a file
-    that cannot be used, `SettingsError`, `CacheError`, `OracleFailed` and `ProcessError`.
+    `device` is what kernels run on: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"` for a
+    GPU where one can be used. `work_directory` holds what the compiled baseline writes. `waiting`
+    is told when another process holds the device. To be called from a thread that lives as long
+    as the evaluator: the kernel ends the children with the thread that started them. Raises
+    `ProblemError` for a file that cannot be used or does not fit on the device, `SettingsError`
+    (no GPU, a precision that the device has not), `CacheError`, `OracleFailed`, `ProcessError`.
     """
-    if settings.precision != "strict":
-        raise SettingsError(
-            f"precision {settings.precision} needs a GPU; on a CPU there is only strict"
-        )
-    device = device or CpuDevice.here(threads=settings.threads)
+    _check_precision(settings, device)
+    host = CpuDevice.here(threads=settings.threads)
     work_directory = work_directory.absolute()
     work_directory.mkdir(parents=True, exist_ok=True)
     oracle = OracleProcess(
         seconds=settings.deadlines.oracle,
         outputs_only=settings.outputs_only,
         caches=work_directory / "inductor",
+        device=device,
+        precision=settings.precision,
     )
 
-    def describe() -> tuple[Problem, ReferenceState]:
-        return oracle.describe(problem_path), oracle.state(secrets.randbits(31))
+    def describe() -> tuple[Device, Problem, ReferenceState]:
+        facts = oracle.facts()
+        found = CudaDevice.of(facts, threads=settings.threads) if facts else host
+        _check_precision(settings, found.kind)
+        return found, oracle.describe(problem_path), oracle.state(secrets.randbits(31))
 
     with ExitStack() as undo, ThreadPoolExecutor(1) as aside:
         undo.callback(_end, oracle)
         described = aside.submit(describe)  # both processes import torch, which takes seconds
-        zygote = Zygote.start(
-            threads=device.threads
-        )  # here: it dies with the thread that starts it
+        # here: it dies with the thread that starts it
+        zygote = Zygote.start(threads=host.threads, device=device)
         undo.callback(zygote.close)
-        problem, state = described.result()
+        chosen, problem, state = described.result()
         undo.callback(state.close)
+        rooms = {
+            case.name: room_for(problem, case, memory=chosen.memory, slots=settings.timing.slots)
+            for case in problem.cases
+            if chosen.kind != "cpu"
+        }
         memo = Memo.open(memo_directory)
         undo.pop_all()
-    nursery = Nursery(problem, settings, device, state, work_directory, zygote)
-    guard = guard or PlainGuard()
-    inputs = TrialInputs(oracle, settings.trials, device.memory // _INPUT_SHARE)
-    bench = Bench(problem, settings, inputs, nursery.open)
+    nursery = Nursery(problem, settings, chosen, state, work_directory, zygote)
+    guard = guard or (PlainGuard(slack_ns=_SLACK_ON_GPU_NS) if rooms else PlainGuard())
+    inputs = TrialInputs(oracle, settings.trials, chosen.memory // _INPUT_SHARE)
+    bench = Bench(problem, settings, inputs, nursery.open, rooms=rooms)
     parts = keys.problem_parts(
         problem, siblings=keys.sibling_digests(problem.source, Path(problem.folder))
     )
@@ -173,7 +190,7 @@ def open_evaluator(
 
     def holding() -> AbstractContextManager[None]:
         return device_lock(
-            device.name, directory=runtime_directory(), timeout=_LOCK_SECONDS, waiting=waiting
+            chosen.name, directory=runtime_directory(), timeout=_LOCK_SECONDS, waiting=waiting
         )
 
     baselines = Baselines(
@@ -184,7 +201,7 @@ def open_evaluator(
             {
                 "what": "baselines",
                 "problem": parts,
-                "device": device.description(),
+                "device": chosen.description(),
                 "versions": found,
                 "evaluator": EVALUATOR_VERSION,
                 "names": list(settings.baselines),
@@ -208,8 +225,8 @@ def open_evaluator(
     evaluator = LocalEvaluator(
         problem=problem,
         bench=bench,
-        stopwatch=Stopwatch(bench, baselines, guard, device.limits, holding),
-        device=device,
+        stopwatch=Stopwatch(bench, baselines, guard, chosen.limits, holding),
+        device=chosen,
         guard=guard,
         memo=memo,
         problem_parts=parts,
@@ -219,6 +236,15 @@ def open_evaluator(
         stop=stop,
     )
     return problem, evaluator
+
+
+def _check_precision(settings: EvaluatorSettings, kind: str) -> None:
+    if settings.precision == "half":
+        raise SettingsError("precision half is not supported yet; use strict or tf32")
+    if settings.precision != "strict" and kind == "cpu":
+        raise SettingsError(
+            f"precision {settings.precision} needs a GPU; on a CPU there is only strict"
+        )
 
 
 def _end(oracle: OracleProcess) -> None:

@@ -1,18 +1,15 @@
 """The oracle: the trusted process that runs the reference and judges results.
 
-Run as `python -P -m kerntree.evaluator.oracle SOCKET LIFELINE`, both inherited descriptors. It
+Run as `python -P -m kerntree.evaluator.oracle SOCKET LIFELINE [DEVICE PRECISION]`, the first two
+inherited descriptors; the device is `cpu`, `cuda`, or `auto` for a GPU where one can be used. It
 alone knows what the right answers are; candidates run elsewhere and get inputs only. Every
 request carries all that its answer depends on, so that a new oracle can take the place of one
 that died.
 """
 
-import contextlib
 import faulthandler
-import fcntl
 import hashlib
 import os
-import select
-import signal
 import socket
 import sys
 import traceback
@@ -24,7 +21,9 @@ from typing import Any
 import torch
 
 from kerntree.evaluator.compare import OutputFinding, compare
+from kerntree.evaluator.cuda_device import GpuFacts
 from kerntree.evaluator.describe import describe, pin_precision
+from kerntree.evaluator.device_block import BlockRefused, untouched
 from kerntree.evaluator.expectation import (
     CHANGED,
     Expectation,
@@ -33,7 +32,14 @@ from kerntree.evaluator.expectation import (
     with_response,
 )
 from kerntree.evaluator.inputs import has_float_tensor, make_inputs
-from kerntree.evaluator.memory import available_memory
+from kerntree.evaluator.lifeline import die_with
+from kerntree.evaluator.oracle_ground import (
+    CpuBlocks,
+    CudaBlocks,
+    OracleGround,
+    gpu_facts,
+    sealed,
+)
 from kerntree.evaluator.problem_file import (
     ProblemCase,
     ProblemFile,
@@ -41,14 +47,9 @@ from kerntree.evaluator.problem_file import (
     out_of_memory,
 )
 from kerntree.evaluator.recipe import Recipe, Subject
-from kerntree.evaluator.reference import Built, build, observe
-from kerntree.evaluator.tensor_block import (
-    encode,
-    map_block,
-    pack,
-    read_only,
-    tensor_paths,
-)
+from kerntree.evaluator.reference import Built, build, observe, tensor_leaves
+from kerntree.evaluator.refusal import poisoned
+from kerntree.evaluator.tensor_block import encode, pack, tensor_paths
 from kerntree.evaluator.transport import TransportClosed, receive, send
 from kerntree.plans.errors import ProblemError
 
@@ -56,6 +57,7 @@ _REQUEST_LIMIT = 64 << 20
 _DETAIL_LIMIT = 4000  # characters of an own failure's traceback
 _STATES = 2  # modules kept: of this state and of the one before
 _SHARE = 4  # of the available memory, one part in so many is for expectations
+_SHARE_GIVEN = 16  # and one in so many for inputs that are on a GPU
 
 
 Reply = tuple[dict[str, Any], list[int]]
@@ -66,10 +68,13 @@ class Oracle:
     """Answers requests; what it keeps between them only saves time."""
 
     budget: int  # bytes of expectations
+    ground: OracleGround = field(default_factory=CpuBlocks)
+    tf32: bool = False
     files: dict[Subject, ProblemFile] = field(default_factory=dict)
     varies: dict[Subject, bool] = field(default_factory=dict)
     states: OrderedDict[tuple[Subject, int], Built] = field(default_factory=OrderedDict)
     sets: OrderedDict[str, Expectation] = field(default_factory=OrderedDict)
+    given: OrderedDict[str, list[Any]] = field(default_factory=OrderedDict)
 
     def state(self, subject: Subject, seed: int) -> Reply:
         """The constructor's arguments and the module's state, as blocks nobody can write to."""
@@ -83,7 +88,7 @@ class Oracle:
             "names": list(built.state),
             "state_layout": state_layout.model_dump(mode="json"),
         }
-        return reply, [_sealed(init_fd), _sealed(state_fd)]
+        return reply, [sealed(init_fd), sealed(state_fd)]
 
     def prepare(self, recipe: Recipe) -> Reply:
         """A set of inputs as a block, or why this distribution cannot be used."""
@@ -92,16 +97,28 @@ class Oracle:
             return {"skipped": skipped}, []
         self._keep(recipe, expected)
         tree, tensors = _encoded(args, recipe.subject)
-        layout, fd = pack(tensors)
+        layout, fds = self.ground.shared(tensors)
+        if not fds:
+            self._keep_given(recipe, args)
         reply = {
             "skipped": "",
             "args": tree,
             "paths": tensor_paths(tree),
             "layout": layout.model_dump(mode="json"),
         }
-        return reply, [_sealed(fd)]
+        return reply, fds
 
-    def compare(self, recipe: Recipe, fd: int, *, outputs_only: bool) -> Reply:
+    def fill(self, recipe: Recipe, handle: str) -> Reply:
+        """Writes a set of inputs into a block that a child lends."""
+        args = self.given.get(recipe.key)
+        if args is None:
+            args = self._inputs(recipe)
+        self.ground.fill(handle, _encoded(args, recipe.subject)[1])
+        return {}, []
+
+    def compare(
+        self, recipe: Recipe, fds: list[int], *, outputs_only: bool, handle: str = ""
+    ) -> Reply:
         """Whether the results in a block are right."""
         expected = self.sets.get(recipe.key)
         if expected is None:
@@ -109,26 +126,29 @@ class Oracle:
             if expected is None:
                 raise ProblemError(skipped)
         self._keep(recipe, expected)
-        actual = map_block(fd, recipe.layout, writable=False)
-        findings = _findings(actual, expected, recipe, outputs_only)
-        if not all(finding.ok for finding in findings):
-            exact = self._with_response(recipe, expected)
-            if exact is not expected:
-                self._keep(recipe, exact)
-                findings = _findings(actual, exact, recipe, outputs_only)
-        return _judged(findings), []
+        loose = outputs_only, self.tf32
+        with self.ground.results(recipe.layout, fds, handle) as actual:
+            findings = _findings(actual, expected, recipe, *loose)
+            if not all(finding.ok for finding in findings):
+                exact = self._with_response(recipe, expected)
+                if exact is not expected:
+                    self._keep(recipe, exact)
+                    findings = _findings(actual, exact, recipe, *loose)
+            blank = not all(finding.ok for finding in findings) and untouched(actual)
+        return {**_judged(findings), "untouched": blank}, []
 
     def forget(self, recipe: Recipe) -> Reply:
         """Frees an expectation."""
         self.sets.pop(recipe.key, None)
+        self.given.pop(recipe.key, None)
         return {}, []
 
     def _file(self, subject: Subject) -> ProblemFile:
         if subject not in self.files:
-            file = load_problem_file(subject.path)
+            file = load_problem_file(subject.path, device=self.ground.kind)
             if hashlib.sha256(file.source.encode()).hexdigest() != subject.digest:
                 raise ProblemError(f"{subject.path} has changed since this run described it")
-            pin_precision(file)
+            pin_precision(file, tf32=self.tf32)
             self.files[subject] = file
         return self.files[subject]
 
@@ -157,9 +177,7 @@ class Oracle:
         file = self._file(recipe.subject)
         built = self._built(recipe.subject, recipe.state)
         given = recipe.distribution == "given"
-        args = make_inputs(
-            file, file.case(recipe.case), seed=recipe.seed, distribution=recipe.distribution
-        )
+        args = self._inputs(recipe)
         if not given and recipe.distribution != "strided" and not has_float_tensor(args):
             return None, args, "no input is a float tensor"
         writes = Writes(inputs=recipe.inputs, buffers=recipe.buffers)
@@ -174,12 +192,21 @@ class Oracle:
 
     def _with_response(self, recipe: Recipe, expected: Expectation) -> Expectation:
         file = self._file(recipe.subject)
-        args = make_inputs(
-            file, file.case(recipe.case), seed=recipe.seed, distribution=recipe.distribution
-        )
+        args = self._inputs(recipe)
         writes = Writes(inputs=recipe.inputs, buffers=recipe.buffers)
         built = self._built(recipe.subject, recipe.state)
         return with_response(expected, file, built, args, writes, seed=recipe.seed)
+
+    def _inputs(self, recipe: Recipe) -> list[Any]:
+        file = self._file(recipe.subject)
+        case = file.case(recipe.case)
+        return make_inputs(file, case, seed=recipe.seed, distribution=recipe.distribution)
+
+    def _keep_given(self, recipe: Recipe, args: list[Any]) -> None:
+        """Keeps inputs that each child will ask for, where they are small enough."""
+        self.given[recipe.key] = args
+        while self.given and sum(map(_size, self.given.values())) > self.budget // _SHARE_GIVEN:
+            self.given.popitem(last=False)
 
     def _useless(self, recipe: Recipe, expected: Expectation) -> str:
         """Why results on these inputs could not be judged, or nothing."""
@@ -210,17 +237,25 @@ class Oracle:
             total -= dropped.bytes
 
 
-def serve(sock: socket.socket) -> None:
+def serve(sock: socket.socket, ground: OracleGround, *, tf32: bool = False) -> None:
     """Answers requests until the other end closes."""
-    oracle = Oracle(budget=available_memory() // _SHARE)
+    oracle = Oracle(budget=ground.memory() // _SHARE, ground=ground, tf32=tf32)
 
     def described(message: dict[str, Any]) -> Reply:
         def tell(stage: str) -> None:
             send(sock, {"stage": stage})
 
-        return {"problem": describe(message["path"], progress=tell).model_dump(mode="json")}, []
+        found = describe(
+            message["path"],
+            progress=tell,
+            device=ground.kind,
+            tf32=tf32,
+            available=ground.memory(),
+        )
+        return {"problem": found.model_dump(mode="json")}, []
 
-    while True:
+    lost = False  # the device's context: another process, with its own, must take our place
+    while not lost:
         try:
             message, fds = receive(sock, limit=_REQUEST_LIMIT)
         except TransportClosed:
@@ -230,8 +265,15 @@ def serve(sock: socket.socket) -> None:
             reply = {"ok": True, **reply}
         except ProblemError as error:
             reply, sent = {"ok": False, "problem": str(error)}, []
+            lost = bool(error.__cause__ and poisoned(error.__cause__))
+        except BlockRefused as error:
+            reply, sent = {"ok": False, "refused": str(error)}, []
         except Exception as error:  # ours: the supervisor reports it as such
+            if poisoned(error):
+                raise
             reply, sent = _failed(error), []
+        if not lost:
+            ground.tidy()
         try:
             send(sock, reply, fds=sent)
         except TransportClosed:
@@ -265,14 +307,22 @@ def _answer(
             return oracle.prepare(Recipe.model_validate(message["recipe"]))
         case "compare":
             recipe = Recipe.model_validate(message["recipe"])
-            return oracle.compare(recipe, fds[0], outputs_only=message["outputs_only"])
+            return oracle.compare(
+                recipe, fds, outputs_only=message["outputs_only"], handle=message["handle"]
+            )
+        case "fill":
+            return oracle.fill(Recipe.model_validate(message["recipe"]), message["handle"])
         case "forget":
             return oracle.forget(Recipe.model_validate(message["recipe"]))
     raise ValueError(f"an unknown request {message['op']!r}")
 
 
 def _findings(
-    actual: list[torch.Tensor], expected: Expectation, recipe: Recipe, outputs_only: bool
+    actual: list[torch.Tensor],
+    expected: Expectation,
+    recipe: Recipe,
+    outputs_only: bool,
+    tf32: bool,
 ) -> list[OutputFinding]:
     return [
         compare(
@@ -280,7 +330,7 @@ def _findings(
             wanted,
             case=recipe.case,
             inputs=recipe.distribution,
-            kernelbench=recipe.distribution == "given",
+            kernelbench=recipe.distribution == "given" and not tf32,
         )
         for tensor, wanted in zip(actual, expected.tensors, strict=True)
         if not (outputs_only and wanted.path.startswith(CHANGED))
@@ -308,6 +358,10 @@ def _finite(file: ProblemFile, built: Built, case: ProblemCase) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in found.outputs.values())
 
 
+def _size(args: list[Any]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensor_leaves(args).values())
+
+
 def _encoded(value: Any, subject: Subject) -> tuple[Any, list[torch.Tensor]]:
     try:
         return encode(value)
@@ -315,39 +369,22 @@ def _encoded(value: Any, subject: Subject) -> tuple[Any, list[torch.Tensor]]:
         raise ProblemError(f"{subject.path}: {error}; pass tensors, numbers and texts") from None
 
 
-def _sealed(fd: int) -> int:
-    """A read-only descriptor of a block that nobody can write to any more; closes the other."""
-    with contextlib.suppress(OSError):  # a kernel without the seal: the read-only mode remains
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
-    try:
-        return read_only(fd)
-    finally:
-        os.close(fd)
-
-
-def die_with(lifeline: int) -> None:
-    """Has the kernel kill this process when the other end of the pipe closes.
-
-    Works while the interpreter is busy, and does not care which thread of the parent started us.
-    """
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
-    poller = select.poll()
-    poller.register(lifeline, 0)
-    if poller.poll(0):  # it closed before we were armed
-        os._exit(1)
-
-
-def main(descriptor: int, lifeline: int) -> None:
-    """Serves one supervisor."""
+def main(descriptor: int, lifeline: int, device: str = "cpu", precision: str = "strict") -> None:
+    """Serves one supervisor. Says first what it stands on, or what is in the way."""
     die_with(lifeline)
     faulthandler.enable()  # a crash in the user's code leaves its place on stderr
     sock = socket.socket(fileno=descriptor)
-    send(sock, {"ready": True, "torch": str(torch.__version__)})
-    serve(sock)
+    facts = gpu_facts() if device != "cpu" else ""
+    ready: dict[str, Any] = {"ready": True, "torch": str(torch.__version__)}
+    if isinstance(facts, GpuFacts):
+        send(sock, {**ready, "device": "cuda", "facts": facts.model_dump(mode="json")})
+        serve(sock, CudaBlocks(), tf32=precision == "tf32")
+    elif device == "cuda":
+        send(sock, {**ready, "obstacle": facts})
+    else:
+        send(sock, {**ready, "device": "cpu", "why": facts})
+        serve(sock, CpuBlocks())
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -3,12 +3,6 @@
 import contextlib
 import hashlib
 import os
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,30 +11,23 @@ from typing import Any, Self
 
 from pydantic import JsonValue
 
-from kerntree.cache.errors import KerntreeError
 from kerntree.evaluator.blocks import output_layout
+from kerntree.evaluator.cuda_device import GpuFacts
 from kerntree.evaluator.distributions import Distribution
+from kerntree.evaluator.oracle_link import OracleFailed, OracleLink
 from kerntree.evaluator.recipe import Recipe, Subject
 from kerntree.evaluator.tensor_block import Layout
-from kerntree.evaluator.transport import (
-    TransportError,
-    TransportTimeout,
-    receive,
-    send,
-)
+from kerntree.evaluator.transport import TransportError, TransportTimeout
 from kerntree.evaluator.trials import Comparison, Prepared
-from kerntree.plans.errors import ProblemError
+from kerntree.plans.errors import ProblemError, SettingsError
 from kerntree.plans.evaluation import OutputError
 from kerntree.plans.problem import Problem
 
-_REPLY_LIMIT = 256 << 20
-_TAIL = 4096  # bytes of what the oracle wrote that are kept
-_START_SECONDS = 120.0
 _ATTEMPTS = 2
 
 
-class OracleFailed(KerntreeError):
-    """The oracle died, hung or erred, and another one did not do better."""
+class BlockUnusable(Exception):
+    """A child's block of device memory cannot be opened, or is too small."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +57,17 @@ class OracleProcess:
     `seconds` is how long a request may take. A new state (`state`) applies to all that is
     prepared after it. With `outputs_only`, what the reference writes to inputs and buffers is
     not compared. What torch's compiler keeps goes to `caches`; without it, where torch puts it.
+    `device` is `cpu`, `cuda`, or `auto`, which the first process turns into one of them.
     Not to be used by two threads at a time.
     """
 
     seconds: float = 300.0
     outputs_only: bool = False
     caches: Path | None = None
+    device: str = "cpu"
+    precision: str = "strict"
     problem: Problem | None = None
-    _process: "_Process | None" = None
+    _process: OracleLink | None = None
     _state: int = 0
     _recipes: dict[str, Recipe] = field(default_factory=dict)
     _count: int = 0
@@ -92,8 +82,13 @@ class OracleProcess:
     ) -> Self:
         """Starts the process; `problem` is one that an earlier run described."""
         oracle = cls(seconds=seconds, outputs_only=outputs_only, problem=problem)
-        oracle._process = _Process.start()
+        oracle._process = OracleLink.start()
         return oracle
+
+    def facts(self) -> GpuFacts | None:
+        """The GPU that it runs on, or None on the CPU; raises `SettingsError` if there is none."""
+        ready = self._living().ready
+        return GpuFacts.model_validate(ready["facts"]) if "facts" in ready else None
 
     @property
     def pid(self) -> int | None:
@@ -186,13 +181,25 @@ class OracleProcess:
             args=reply["args"],
             paths=tuple(reply["paths"]),
             layout=Layout.model_validate(reply["layout"]),
-            fd=fds[0],
+            fd=fds[0] if fds else -1,
         )
 
-    def compare(self, prepared: Prepared, *, layout: Layout, fd: int) -> Comparison:
+    def fill(self, prepared: Prepared, *, handle: str) -> None:
+        """Writes a set into a block of device memory that a child lends.
+
+        Raises `BlockUnusable` for what the oracle cannot open, and `OracleFailed`.
+        """
+        recipe = self._recipes[prepared.name]
+        message = {"op": "fill", "recipe": recipe.model_dump(mode="json"), "handle": handle}
+        self._request(message)
+
+    def compare(
+        self, prepared: Prepared, *, layout: Layout, fd: int, handle: str = ""
+    ) -> Comparison:
         """Judges the results in a block; `layout` is `output_layout`'s.
 
-        Raises `ValueError` for a set that was forgotten or another layout, and `OracleFailed`.
+        The block is a descriptor's or, on a GPU, that of a handle. Raises `ValueError` for a set
+        that was forgotten or another layout, `BlockUnusable`, and `OracleFailed`.
         """
         recipe = self._recipes.get(prepared.name)
         if recipe is None or layout != recipe.layout:
@@ -201,13 +208,15 @@ class OracleProcess:
             "op": "compare",
             "recipe": recipe.model_dump(mode="json"),
             "outputs_only": self.outputs_only,
+            "handle": handle,
         }
-        reply, _ = self._request(message, fds=[fd])
+        reply, _ = self._request(message, fds=[fd] if fd >= 0 else [])
         return Comparison(
             ok=reply["verdict"],
             errors=tuple(OutputError.model_validate(entry) for entry in reply["errors"]),
             message=reply["message"],
             evidence=reply["evidence"],
+            untouched=reply["untouched"],
         )
 
     def forget(self, prepared: Prepared) -> None:
@@ -215,7 +224,8 @@ class OracleProcess:
         recipe = self._recipes.pop(prepared.name, None)
         if recipe is None:
             return
-        os.close(prepared.fd)
+        if prepared.fd >= 0:
+            os.close(prepared.fd)
         if self._process is not None:  # a dead oracle has forgotten already
             with contextlib.suppress(OracleFailed):
                 self._request({"op": "forget", "recipe": recipe.model_dump(mode="json")})
@@ -258,9 +268,13 @@ class OracleProcess:
             return _checked(reply), received
         raise OracleFailed(f"the process that runs the reference died twice: {how}")
 
-    def _living(self) -> "_Process":
+    def _living(self) -> OracleLink:
         if self._process is None:
-            self._process = _Process.start(self.caches)
+            link = OracleLink.start(self.caches, device=self.device, precision=self.precision)
+            if obstacle := link.ready.get("obstacle"):
+                link.end()
+                raise SettingsError(f"device {self.device}: {obstacle}")
+            self._process, self.device = link, link.ready["device"]
         return self._process
 
     def _drop(self) -> str:
@@ -280,122 +294,13 @@ class OracleProcess:
         return Subject(path=problem.path, digest=digest, mode=problem.mode).model_dump()
 
 
-class _Process:
-    """One oracle process: its socket, its lifeline, and the tail of what it writes."""
-
-    def __init__(
-        self, popen: "subprocess.Popen[bytes]", sock: socket.socket, lifeline: int
-    ) -> None:
-        self.popen, self.sock, self.lifeline = popen, sock, lifeline
-        self.tail = b""
-        self.reader = threading.Thread(target=self._drain, daemon=True)
-        self.reader.start()
-
-    @classmethod
-    def start(cls, caches: Path | None = None) -> Self:
-        """Raises `OracleFailed` if the process does not come up."""
-        ours, theirs = socket.socketpair()
-        read_end, write_end = os.pipe()
-        command = [sys.executable, "-P", "-m", "kerntree.evaluator.oracle"]
-        try:
-            popen = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(read_end)],
-                pass_fds=[theirs.fileno(), read_end],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=_environment(caches),
-                start_new_session=True,  # a Ctrl-C is for us to handle, not for the oracle
-            )
-        except BaseException:
-            ours.close()
-            os.close(write_end)
-            raise
-        finally:
-            theirs.close()
-            os.close(read_end)
-        process = cls(popen, ours, write_end)
-        try:
-            receive(ours, limit=_REPLY_LIMIT, deadline=time.monotonic() + _START_SECONDS)
-        except TransportError:
-            raise OracleFailed(f"the oracle does not start: {process.end()}") from None
-        return process
-
-    def request(
-        self,
-        message: dict[str, Any],
-        *,
-        seconds: float,
-        fds: Sequence[int] = (),
-        stages: list[str] | None = None,
-    ) -> tuple[dict[str, Any], list[int]]:
-        """One request; reports of stages that precede the reply go to `stages`."""
-        deadline = time.monotonic() + seconds
-        send(self.sock, message, fds=fds, deadline=deadline)
-        while True:
-            reply, received = receive(self.sock, limit=_REPLY_LIMIT, deadline=deadline)
-            if "stage" not in reply:
-                return reply, received
-            if stages is not None:
-                stages.append(reply["stage"])
-
-    def end(self) -> str:
-        """Ends the process and says how it ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it may be about to exit by itself
-            if self._hung_up():
-                self.popen.wait(timeout=2.0)
-        by_itself = self.popen.poll()
-        with contextlib.suppress(OSError):
-            os.close(self.lifeline)  # the kernel kills it now
-        self.lifeline = -1
-        self.sock.close()
-        try:
-            self.popen.wait(timeout=2.0)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-        self.reader.join(timeout=2.0)
-        if self.popen.stderr is not None:
-            self.popen.stderr.close()
-        return "" if by_itself is None else _how(by_itself, self.tail)
-
-    def _hung_up(self) -> bool:
-        self.sock.setblocking(False)
-        try:
-            return self.sock.recv(1, socket.MSG_PEEK) == b""
-        except OSError:
-            return False
-
-    def _drain(self) -> None:
-        assert self.popen.stderr is not None
-        descriptor = self.popen.stderr.fileno()
-        with contextlib.suppress(OSError, ValueError):
-            while part := os.read(descriptor, 1 << 16):
-                self.tail = (self.tail + part)[-_TAIL:]
-
-
-def _environment(caches: Path | None) -> dict[str, str]:
-    # it waits most of the time; and importing torch's compiler makes its cache directory
-    own = {} if caches is None else {"TORCHINDUCTOR_CACHE_DIR": str(caches)}
-    return {**own, **os.environ, "OMP_WAIT_POLICY": "passive"}
-
-
-def _how(code: int, tail: bytes) -> str:
-    text = tail.decode(errors="replace").strip()
-    if code >= 0:
-        return f"exit code {code}" + (f"; it wrote: {text[-500:]}" if text else "")
-    name = signal.Signals(-code).name
-    if -code == signal.SIGKILL:
-        return f"killed ({name}), most likely for want of memory; reduce the shapes"
-    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("File ")]
-    return f"signal {name}" + (f" at {lines[0]}" if lines else "")
-
-
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
     if reply.get("ok"):
         return reply
     if "problem" in reply:
         raise ProblemError(reply["problem"])
+    if "refused" in reply:
+        raise BlockUnusable(reply["refused"])
     raise OracleFailed(f"the oracle failed: {reply.get('failed')}")
 
 

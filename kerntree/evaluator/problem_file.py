@@ -25,7 +25,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -49,13 +49,19 @@ class ProblemCase:
 
 @dataclass(frozen=True)
 class ProblemFile:
-    """A loaded problem file. `module` is the file itself, imported under a name of our own."""
+    """A loaded problem file. `module` is the file itself, imported under a name of our own.
+
+    On a `device` other than the CPU inputs are made there, as if it were torch's default; where
+    the file insists on the CPU they are moved. The reference is constructed on the CPU, from
+    arguments that are on the device, and moved, as KernelBench does.
+    """
 
     path: Path
     source: str
     module: ModuleType
     model: type[torch.nn.Module]
     cases: tuple[ProblemCase, ...]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
     def name(self) -> str:
@@ -67,7 +73,7 @@ class ProblemFile:
         if make is None:
             return []
         with self.blamed("get_init_inputs()"):
-            return _listed(make(), f"{self.path}: get_init_inputs()")
+            return self._moved(_listed(make(), f"{self.path}: get_init_inputs()"))
 
     def construct(self, init: Sequence[Any]) -> torch.nn.Module:
         """The reference; raises `ProblemError`."""
@@ -75,13 +81,23 @@ class ProblemFile:
             module = self.model(*init)
         if not isinstance(module, torch.nn.Module):
             raise ProblemError(f"{self.path}: Model(...) gives a {_kind(module)}, not an nn.Module")
-        return module
+        if not self._elsewhere:
+            return module
+        with self.blamed("moving Model to the device"):
+            return module.to(self.device)
 
     def inputs(self, case: ProblemCase) -> list[Any]:
         """The arguments of one call; raises `ProblemError`."""
         what = "get_inputs()" if case.name == "default" else f"the inputs of case {case.name!r}"
+        if self._elsewhere:
+            try:
+                with self.blamed(what), torch.device(self.device):
+                    return self._moved(_listed(case.make(), f"{self.path}: {what}"))
+            except ProblemError as error:
+                if out_of_memory(error.__cause__ or error):
+                    raise  # otherwise it may mix tensors that it makes on the CPU with ours
         with self.blamed(what):
-            return _listed(case.make(), f"{self.path}: {what}")
+            return self._moved(_listed(case.make(), f"{self.path}: {what}"))
 
     def case(self, name: str) -> ProblemCase:
         """The case of that name; raises `ProblemError`."""
@@ -89,6 +105,23 @@ class ProblemFile:
             if case.name == name:
                 return case
         raise ProblemError(f"{self.path} has no case {name!r}, only {_names(self.cases)}")
+
+    def settle(self) -> None:
+        """Waits for the device; raises what went wrong there."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    @property
+    def _elsewhere(self) -> bool:
+        return self.device.type != "cpu"
+
+    def _moved(self, values: list[Any]) -> list[Any]:
+        if not self._elsewhere:
+            return values
+        move = torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.to(self.device), values
+        )
+        return list(move)
 
     @contextmanager
     def blamed(self, what: str) -> Iterator[None]:
@@ -103,8 +136,8 @@ class ProblemFile:
             _blame(error, self.path, what)
 
 
-def load_problem_file(path: str | os.PathLike[str]) -> ProblemFile:
-    """Imports a problem file, its folder first on `sys.path`.
+def load_problem_file(path: str | os.PathLike[str], *, device: str = "cpu") -> ProblemFile:
+    """Imports a problem file, its folder first on `sys.path`; it runs on `device`.
 
     Raises `ProblemError`: no such file, not UTF-8, a syntax error, a missing name or package, an
     exception while it is imported. The change of `sys.path` stays, for imports made later; what
@@ -135,7 +168,7 @@ def load_problem_file(path: str | os.PathLike[str]) -> ProblemFile:
         raise
     except BaseException as error:
         _blame(error, file, "importing it")
-    return _checked(file, source, module)
+    return replace(_checked(file, source, module), device=torch.device(device))
 
 
 def _leave_earlier_folder(folder: Path) -> None:
@@ -266,7 +299,8 @@ def blame(error: BaseException, file: Path, what: str) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """Whether an exception is torch's or Python's way to say that memory ran out."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "not enough memory" in str(error)
+        isinstance(error, RuntimeError)
+        and ("not enough memory" in str(error) or "CUDA error: out of memory" in str(error))
     )
 
 

@@ -26,7 +26,9 @@ _REPLY_LIMIT = 1 << 20
 _WATCH_SECONDS = 0.05
 _INHERITED = (
     "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CXX", "CC", "LANG", "CUDA_HOME",
-    "TRITON_INTERPRET", "OMP_PROC_BIND", "OMP_PLACES",
+    "TRITON_INTERPRET", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER", "CUDA_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+    "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH",
 )  # fmt: skip
 
 
@@ -69,7 +71,8 @@ class ChildOutOfMemory(ChildFailure):
 @dataclass(frozen=True)
 class ChildSpec:
     """What a child may have: threads, bytes of memory and of output, directories it may
-    write to, and read though they lie below /tmp."""
+    write to, and read though they lie below /tmp; and the type of device it computes on, with
+    float32 products rounded to TF32 or not."""
 
     threads: int
     memory_bytes: int
@@ -80,6 +83,8 @@ class ChildSpec:
     visible: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     required: bool = False
+    device: str = "cpu"
+    tf32: bool = False
 
 
 class Child:
@@ -197,13 +202,13 @@ class Zygote:
         self.versions: dict[str, str] = {}
 
     @classmethod
-    def start(cls, *, threads: int, timeout: float = 60.0) -> Self:
+    def start(cls, *, threads: int, device: str = "cpu", timeout: float = 60.0) -> Self:
         """Starts the interpreter and waits until torch is loaded; raises `ProcessError`."""
         ours, theirs = socket.socketpair()
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         environment |= {"OMP_NUM_THREADS": str(threads), "HOME": "/tmp"}
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kerntree.evaluator.zygote", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "kerntree.evaluator.zygote", str(theirs.fileno()), device],
             pass_fds=(theirs.fileno(),),
             env=environment,
             cwd="/",
@@ -254,6 +259,8 @@ class Zygote:
             "environment": environment,
             "threads": spec.threads,
             "required": spec.required,
+            "device": spec.device,
+            "tf32": spec.tf32,
         }
         try:
             send(

@@ -67,7 +67,9 @@ def build(file: ProblemFile, *, seed: int, mode: Mode = "as_is", varied: bool = 
 def call(file: ProblemFile, module: torch.nn.Module, args: Sequence[Any], *, seed: int) -> Any:
     """`module(*args)` without gradients; raises `ProblemError`."""
     with seeded(seed), torch.no_grad(), file.blamed("Model.forward"):
-        return module(*args)
+        result = module(*args)
+        file.settle()
+        return result
 
 
 def observe(
@@ -83,7 +85,7 @@ def observe(
     originals = built.state
     saved = {name: tensor.detach().clone() for name, tensor in originals.items()}
     result = call(file, built.module, args, seed=seed)
-    owned = {_storage(t) for t in [*tensors.values(), *originals.values()]} - {0}
+    owned = {storage_of(t) for t in [*tensors.values(), *originals.values()]} - {0}
     tree, outputs, leaves = outline(result, f"{file.path}: {where}")
     inputs = {p: t.detach().clone() for p, t in tensors.items() if not same(t, before[p])}
     changed = _changed_state(file, built, saved)
@@ -91,7 +93,7 @@ def observe(
         tree=tree,
         outputs={path: tensor.detach().clone() for path, tensor in outputs.items()},
         leaves=leaves,
-        aliased=tuple(path for path, tensor in outputs.items() if _storage(tensor) in owned),
+        aliased=tuple(path for path, tensor in outputs.items() if storage_of(tensor) in owned),
         inputs=inputs,
         buffers=changed,
     )
@@ -211,7 +213,7 @@ def _vary(module: torch.nn.Module, seed: int) -> None:
     with torch.no_grad():
         for tensor in targets:
             noise = torch.empty(tensor.shape, dtype=torch.float32)
-            noise.normal_(std=_VARIATION, generator=generator)
+            noise = noise.normal_(std=_VARIATION, generator=generator).to(tensor.device)
             if bool((tensor > 0).all()):
                 tensor.mul_(noise.exp())
             else:
@@ -224,7 +226,8 @@ def _uniform(tensor: torch.Tensor) -> bool:
     return bool((tensor == tensor.reshape(-1)[0]).all())
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def storage_of(tensor: torch.Tensor) -> int:
+    """Identifies the memory behind a tensor."""
     return tensor.untyped_storage().data_ptr()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from kerntree.evaluator.blocks import OutputBlock
+from kerntree.evaluator.cuda import is_handle
 from kerntree.evaluator.floor import may_alias
 from kerntree.evaluator.process import (
     Child,
@@ -75,7 +76,11 @@ class LoadOrder:
 
 @dataclass
 class Session:
-    """One child from its load to its death."""
+    """One child from its load to its death.
+
+    A `thrifty` one gives its memory back when it has had its turn (`rest`), and makes an untimed
+    call before the timed ones of the next.
+    """
 
     child: Child
     problem: Problem
@@ -83,6 +88,8 @@ class Session:
     outputs_only: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     loaded: dict[int, str] = field(default_factory=dict)
+    thrifty: bool = False
+    _cold: bool = False  # it has given back the memory that its calls take
 
     def load(self, order: LoadOrder) -> dict[str, Any]:
         """Imports, builds and constructs the module; the child's reply."""
@@ -107,30 +114,50 @@ class Session:
                 timeout=self.deadlines.load + self.deadlines.build,
             )
 
-    def inputs(self, slot: int, prepared: Prepared) -> None:
-        """Gives the child a set of inputs, unless the slot holds it already."""
+    def inputs(self, slot: int, prepared: Prepared) -> str:
+        """Gives the child a set of inputs, unless the slot holds it already.
+
+        On a GPU the child lends memory for it: the handle, which the oracle is to fill.
+        """
         if self.loaded.get(slot) == prepared.name:
-            return
+            return ""
+        lent = prepared.fd < 0
         message = {
             "op": "inputs",
             "slot": slot,
             "args": prepared.args,
             "paths": list(prepared.paths),
             "layout": prepared.layout.model_dump(mode="json"),
+            "buffers": [
+                name
+                for case in self.problem.cases
+                if case.name == prepared.case
+                for name in case.mutated_buffers
+            ],
         }
         with self._spent(Stage.CHECK):
-            self._ask(Stage.CHECK, message, fds=(prepared.fd,), timeout=self.deadlines.run)
+            reply = self._ask(
+                Stage.CHECK,
+                message,
+                fds=() if lent else (prepared.fd,),
+                timeout=self.deadlines.run,
+            )
         self.loaded[slot] = prepared.name
+        return _handle(reply, Stage.CHECK) if lent else ""
 
     def run(self, slot: int, case: Case, block: OutputBlock, *, timeout: float) -> None:
         """One checked call; its outputs lie in `block` afterwards."""
         with self._spent(Stage.CHECK):
             message = {"op": "run", "slot": slot, **self._expected(case, block)}
-            self._ask(Stage.CHECK, message, fds=(block.fd,), timeout=timeout)
+            self._fill(Stage.CHECK, message, block, timeout=timeout)
 
     def time(self, slots: Sequence[int], *, warmup: int, timeout: float) -> BlockTimes:
         """One timed call a slot after `warmup` untimed ones, by the child's clock and by ours."""
         with self._spent(Stage.TIME):
+            if self._cold:
+                message = {"op": "time", "slots": [slots[0]], "warmup": 1}
+                self._ask(Stage.TIME, message, timeout=timeout)
+                self._cold = False
             start = time.perf_counter_ns()
             reply = self._ask(
                 Stage.TIME,
@@ -156,7 +183,18 @@ class Session:
         """The outputs of the last timed call, into `block`."""
         with self._spent(Stage.TIME):
             message = {"op": "submit", **self._expected(case, block)}
-            self._ask(Stage.TIME, message, fds=(block.fd,), timeout=timeout)
+            self._fill(Stage.TIME, message, block, timeout=timeout)
+
+    def rest(self, *, slots: Sequence[int] = ()) -> None:
+        """Has a thrifty child give back what its last call took, and these slots."""
+        if not self.thrifty:
+            return
+        for slot in slots:
+            self.loaded.pop(slot, None)
+        with self._spent(Stage.TIME):
+            message = {"op": "release", "slots": list(slots)}
+            self._ask(Stage.TIME, message, timeout=self.deadlines.run)
+        self._cold = True
 
     def close(self) -> None:
         self.child.close()
@@ -170,6 +208,14 @@ class Session:
             "aliases": may_alias(case),
             "outputs_only": self.outputs_only,
         }
+
+    def _fill(
+        self, stage: Stage, message: dict[str, Any], block: OutputBlock, *, timeout: float
+    ) -> None:
+        if block.fd >= 0:
+            self._ask(stage, message, fds=(block.fd,), timeout=timeout)
+        else:
+            block.handle = _handle(self._ask(stage, message, timeout=timeout), stage)
 
     def _ask(
         self,
@@ -197,6 +243,15 @@ class Session:
             yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - start
+
+
+def _handle(reply: Mapping[str, Any], stage: Stage) -> str:
+    handle = reply.get("handle")
+    if not is_handle(handle):
+        raise CandidateFailed(
+            Verdict.FORGED, stage, "the reply has no handle of the memory that it should lend"
+        )
+    return str(handle)
 
 
 def _told(reply: Mapping[str, Any], stage: Stage) -> CandidateFailed:

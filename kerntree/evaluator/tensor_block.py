@@ -78,15 +78,22 @@ def map_block(fd: int, layout: Layout, *, writable: bool) -> list[torch.Tensor]:
         raise ValueError("the block is smaller than its layout")
     flags = mmap.MAP_SHARED if writable else mmap.MAP_PRIVATE
     memory = mmap.mmap(fd, layout.bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return views(torch.frombuffer(memory, dtype=torch.uint8), layout)
+
+
+def views(flat: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
+    """Contiguous tensors over the memory of a flat one of bytes, in order."""
+    import torch
+
     tensors = []
     for placed in layout.tensors:
         dtype = getattr(torch, placed.spec.dtype)
-        count = placed.spec.elements
-        if count == 0:
-            tensors.append(torch.empty(placed.spec.shape, dtype=dtype))
+        if placed.spec.elements == 0:
+            tensors.append(torch.empty(placed.spec.shape, dtype=dtype, device=flat.device))
             continue
-        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=placed.offset)
-        tensors.append(flat.reshape(placed.spec.shape))
+        used = placed.spec.elements * ITEM_BYTES[placed.spec.dtype]
+        part = flat[placed.offset : placed.offset + used]
+        tensors.append(part.view(dtype).reshape(placed.spec.shape))
     return tensors
 
 
@@ -114,7 +121,9 @@ def private_copy(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
 
     if tensor.is_contiguous() and tuple(tensor.stride()) == strides:
         return tensor.clone()
-    copy = torch.empty_strided(tuple(tensor.shape), strides, dtype=tensor.dtype)
+    copy = torch.empty_strided(
+        tuple(tensor.shape), strides, dtype=tensor.dtype, device=tensor.device
+    )
     return copy.copy_(tensor)
 
 

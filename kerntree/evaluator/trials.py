@@ -39,14 +39,22 @@ class Comparison:
     errors: tuple[OutputError, ...]
     message: str
     evidence: Mapping[str, JsonValue]
+    untouched: bool = False  # nobody wrote to some part of the block
 
 
 class Oracle(Protocol):
-    """The trusted process, as the supervisor sees it. Raises `OracleFailed`."""
+    """The trusted process, as the supervisor sees it. Raises `OracleFailed`.
+
+    On a GPU a prepared set has no descriptor (-1): the oracle fills blocks that children lend.
+    """
 
     def prepare(self, case: str, *, seed: int, distribution: Distribution) -> Prepared: ...
 
-    def compare(self, prepared: Prepared, *, layout: Layout, fd: int) -> Comparison: ...
+    def fill(self, prepared: Prepared, *, handle: str) -> None: ...
+
+    def compare(
+        self, prepared: Prepared, *, layout: Layout, fd: int, handle: str = ""
+    ) -> Comparison: ...
 
     def forget(self, prepared: Prepared) -> None: ...
 

@@ -1,7 +1,9 @@
 """The zygote: a warm interpreter that forks one walled-in child for each candidate.
 
-Run as `python -P -m kerntree.evaluator.zygote FD`. It imports torch once, never computes with it
-(after one parallel operation a forked child's OpenMP would hang) and ends when its socket closes.
+Run as `python -P -m kerntree.evaluator.zygote FD [DEVICE]`. It imports torch once (and triton, for
+children on a GPU), never computes with it (after one parallel operation a forked child's OpenMP
+would hang), never touches a GPU (a context does not survive a fork) and ends when its socket
+closes.
 """
 
 import contextlib
@@ -28,7 +30,7 @@ from kerntree.evaluator.transport import TransportClosed, receive, send
 _TAIL = 8192  # bytes of a child's output that are kept
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, device: str = "cpu") -> None:
     """Serves spawn requests: each has the child's socket and a status socket as descriptors."""
     die_with_parent()
     control = socket.socket(fileno=descriptor)
@@ -36,6 +38,10 @@ def main(descriptor: int) -> None:
     import torch
 
     import kerntree.evaluator.child  # noqa: F401 - warm before the forks
+
+    if device != "cpu":
+        with contextlib.suppress(ImportError):
+            import triton  # noqa: F401
 
     gc.collect()
     gc.freeze()  # a child's own collections then need not walk torch, nor copy its pages
@@ -109,7 +115,7 @@ def _child(
 
         sock = socket.socket(fileno=child_fd)
         send(sock, {"ok": True, "level": level})
-        serve(sock, threads=request["threads"])
+        serve(sock, threads=request["threads"], device=request["device"], tf32=request["tf32"])
     except BaseException as error:
         with contextlib.suppress(Exception):
             print(f"child failed: {error!r}", file=sys.stderr, flush=True)
@@ -162,4 +168,4 @@ def _report(status_fd: int, report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:3])

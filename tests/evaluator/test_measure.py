@@ -3,11 +3,12 @@ import os
 
 import pytest
 
-from kerntree.evaluator.blocks import output_block, output_layout, untouched
+from kerntree.evaluator.blocks import output_block, output_layout
+from kerntree.evaluator.device_block import untouched
 from kerntree.evaluator.measure import SideFailed, interleaved
 from kerntree.evaluator.session import CandidateFailed
 from kerntree.evaluator.settings import TimingRules, Trials
-from kerntree.evaluator.tensor_block import Layout
+from kerntree.evaluator.tensor_block import Layout, map_block
 from kerntree.evaluator.timing import BlockTimes
 from kerntree.evaluator.trials import Comparison, Prepared, TrialInputs
 from kerntree.plans.evaluation import Stage, Verdict
@@ -183,8 +184,9 @@ def test_a_block_holds_outputs_then_what_is_mutated_and_starts_untouched():
     layout = output_layout(problem, problem.cases[0])
     assert [placed.spec.shape for placed in layout.tensors] == [(4, 4), (4, 4), (3,)]
     with output_block(layout) as block:
-        assert untouched(block)
+        tensors = map_block(block.fd, layout, writable=False)
+        assert untouched(tensors)
         for placed in layout.tensors:
-            assert untouched(block)
+            assert untouched(tensors)
             os.pwrite(block.fd, bytes(placed.spec.bytes), placed.offset)
-        assert not untouched(block)
+        assert not untouched(tensors)

@@ -1,0 +1,159 @@
+"""What a candidate stands on in its process: where tensors live, how calls are timed.
+
+On the CPU blocks are shared memory that the supervisor passes on; on a GPU they are device memory
+of this process, which the oracle opens by handle.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from kerntree.evaluator.device_block import CudaLending, Lending, Lent
+from kerntree.evaluator.refusal import guarded
+from kerntree.evaluator.tensor_block import Layout, map_block
+
+Call = Callable[[Any], Any]
+_FLUSH_BYTES = 256 << 20
+_SHARE = 0.5  # of the device's memory: what torch may allocate for one candidate
+_LATE_NS = 20_000  # more than a device takes to say that it is idle
+
+
+class Ground(Protocol):
+    """A device, as a child uses it."""
+
+    device: torch.device
+
+    def begin(self) -> None:
+        """Called once, before anything of the candidate's."""
+        ...
+
+    def take(self, layout: Layout, fds: list[int]) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        """A set of inputs, contiguous and this process's own, and what to reply about it."""
+        ...
+
+    def give(self, layout: Layout, fds: list[int], results: list[torch.Tensor]) -> dict[str, Any]:
+        """Writes results where the oracle finds them; what to reply about it."""
+        ...
+
+    def timed(self, call: Call, args: Any) -> tuple[Any, float]:
+        """The result of a call and its nanoseconds."""
+        ...
+
+    def settle(self) -> None:
+        """Waits until all that was asked of the device is done; raises what went wrong there."""
+        ...
+
+    def release(self) -> None:
+        """Lets go of memory that nobody uses."""
+        ...
+
+
+class CpuGround:
+    """The processors."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self._clock = time.perf_counter_ns
+
+    def begin(self) -> None:
+        return
+
+    def take(self, layout: Layout, fds: list[int]) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        return map_block(fds[0], layout, writable=False), {}
+
+    def give(self, layout: Layout, fds: list[int], results: list[torch.Tensor]) -> dict[str, Any]:
+        targets = map_block(fds[0], layout, writable=True)
+        for target, source in zip(targets, results, strict=True):
+            target.copy_(source)
+        return {}
+
+    def timed(self, call: Call, args: Any) -> tuple[Any, float]:
+        before = self._clock()
+        result = call(args)
+        after = self._clock()
+        return result, after - before
+
+    def settle(self) -> None:
+        return
+
+    def release(self) -> None:
+        return
+
+
+class CudaGround:
+    """The current GPU, at float32's full precision unless `tf32`.
+
+    A timed call starts with a cold L2: a write to twice its size goes before it. That write also
+    keeps the device busy while the call is launched, so that events around the call hold what the
+    device did and not how fast Python is, as long as the launches take less.
+    """
+
+    def __init__(self, *, tf32: bool = False, lending: Lending | None = None) -> None:
+        self.device = torch.device("cuda", 0)
+        self._tf32 = tf32
+        self._lending = lending
+        self._flush: torch.Tensor | None = None
+        self._given: Lent | None = None
+        self._clock = time.perf_counter_ns
+        self._wait = torch.cuda.synchronize
+        self._event = partial(torch.cuda.Event, enable_timing=True)
+
+    def begin(self) -> None:
+        pin_matmul(tf32=self._tf32)
+        torch.zeros(1, device=self.device)  # the context is torch's
+        torch.cuda.set_per_process_memory_fraction(_SHARE)
+        self._lending = self._lending or CudaLending()
+
+    def take(self, layout: Layout, fds: list[int]) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        lent = self._lent(layout, poison=False)
+        return lent.tensors, {"handle": lent.handle}
+
+    def give(self, layout: Layout, fds: list[int], results: list[torch.Tensor]) -> dict[str, Any]:
+        self._given = None  # the block before: the oracle has read it
+        self._given = self._lent(layout, poison=True)
+        for target, source in zip(self._given.tensors, results, strict=True):
+            target.copy_(source)
+        self.settle()
+        return {"handle": self._given.handle}
+
+    def timed(self, call: Call, args: Any) -> tuple[Any, float]:
+        if self._flush is None:
+            cache = torch.cuda.get_device_properties(self.device).L2_cache_size
+            count = max(2 * cache, _FLUSH_BYTES)
+            self._flush = torch.empty(count, dtype=torch.uint8, device=self.device)
+        start, end = self._event(), self._event()
+        self._flush.zero_()
+        start.record()
+        result = call(args)
+        end.record()
+        guarded("raised", end.synchronize)
+        before = self._clock()
+        guarded("raised", self._wait)  # work on other streams counts as well
+        late = self._clock() - before
+        return result, start.elapsed_time(end) * 1e6 + (late if late > _LATE_NS else 0)
+
+    def settle(self) -> None:
+        self._wait()
+
+    def release(self) -> None:
+        self._given = None
+        torch.cuda.empty_cache()
+
+    def _lent(self, layout: Layout, *, poison: bool) -> Lent:
+        assert self._lending is not None, "begin comes first"
+        return self._lending.lend(layout, poison=poison)
+
+
+def pin_matmul(*, tf32: bool) -> None:
+    """Whether this process's products and convolutions of float32 may round to TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def ground_named(kind: str, *, tf32: bool = False) -> Ground:
+    """The ground of a device type: `"cpu"` or `"cuda"`."""
+    return CudaGround(tf32=tf32) if kind == "cuda" else CpuGround()
