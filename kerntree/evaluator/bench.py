@@ -49,7 +49,7 @@ class Bench:
         for case in self.problem.cases:
             for number, slot in enumerate(self.inputs.check_slots(case, full=full)):
                 errors += self._trial(session, case, slot, number)
-            self._rest(session, case)
+                self._rest(session, case)  # before the oracle makes the next set
         return tuple(errors)
 
     def exercise(self, session: Session) -> None:
@@ -67,7 +67,7 @@ class Bench:
                     at = self._hand(session, number, prepared)
                     with self._block(case) as block:
                         session.run(at, case, block, timeout=self.settings.deadlines.compile)
-            self._rest(session, case)
+                self._rest(session, case)
 
     def check_timed(self, session: Session, case: Case, prepared: Prepared) -> None:
         """Has the last timed call's outputs compared; raises `CandidateFailed`."""
