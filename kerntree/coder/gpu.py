@@ -22,6 +22,7 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.roofline import FREE, TYPICAL_GPU, DeviceLimits, group_cost
 
 _TORCH_SHARE = 0.85  # of the bandwidth, as torch's own elementwise kernels reach it
+_TORCH_ROW = 64 << 10  # bytes: longer rows its row kernels read three times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +64,10 @@ class GpuMachine:
             waves = ceil(programs / (4 * self.processors))
             meetings = sum(isinstance(i, Reduce) for i in scheduled(kernel, schedule).body)
             seconds += 0.25 * waves * meetings * self.meeting_seconds
+            # while the programs of a row wait, those of other rows must use the memory
+            seconds *= 1.0 + min(parts / (2.0 * self.processors), 2.0)
         tuned = 1.0 if schedule.tile else 1.15
-        hints = 0.99 if schedule.stream else 1.0
-        ahead = 0.98 if schedule.pipeline or schedule.persist else 1.0
-        return self.launch_seconds + seconds * tuned * hints * ahead
+        return self.launch_seconds + seconds * tuned
 
     def torch_seconds(self, graph: OperatorGraph, group: Group) -> float:
         """From memory to memory, call by call; views are free."""
@@ -74,13 +75,30 @@ class GpuMachine:
         if all(target in FREE for target in calls):
             return self.view_seconds * len(calls)
         cost = group_cost(graph, group.nodes)
-        bandwidth = _TORCH_SHARE * self.limits.bandwidth_bytes_per_second
-        return self.launch_seconds + overlapped(
-            cost.bytes / bandwidth, cost.work / self.limits.operations_per_second
-        )
+        filled, again = 1.0, 0
+        for rows, size in _rows(graph, group):
+            filled = min(filled, rows / (2 * self.processors))
+            again += 2 * size if size // rows > _TORCH_ROW else 0
+        bandwidth = _TORCH_SHARE * self.limits.bandwidth_bytes_per_second * filled
+        rate = self.limits.operations_per_second * filled
+        return self.launch_seconds + overlapped((cost.bytes + again) / bandwidth, cost.work / rate)
 
     def _again(self, kernel: Kernel, read: int, times: int, parts: int, rows: int) -> float:
         """Bytes as they count when rows are read again: fewer where they are still in the cache."""
         running = min(rows, max(4 * self.processors // parts, 1))
         held = running * kept_row_bytes(kernel) <= 0.6 * self.cache_bytes
         return times * read / (self.cache_speed if held else 1.0)
+
+
+def _rows(graph: OperatorGraph, group: Group) -> list[tuple[int, int]]:
+    """Rows and bytes of what torch's own row kernels read, with one program for each row."""
+    found = []
+    for name in group.nodes:
+        node = graph.node(name)
+        operator = node.target.removeprefix("aten.").split(".")[0]
+        size = node.outputs[0].bytes
+        if operator in ("_softmax", "_log_softmax") and isinstance(node.args[1], int):
+            found.append((node.outputs[0].elements // node.outputs[0].shape[node.args[1]], size))
+        elif operator in ("native_layer_norm", "native_group_norm"):
+            found.append((node.outputs[1].elements, size))
+    return found

@@ -22,7 +22,10 @@ def stand_alone(
     header = "\n".join(f"# {line}".rstrip() for line in _facts(evaluation, problem, plan, config))
     source = _with_config(candidate.source, {**candidate.config, **config})
     future, rest = _split_future(source)
-    return f"{header}\n\n{future}{rest.rstrip()}\n\n\n{_SELF_CHECK}"
+    device = evaluation.environment.get("device")
+    kind = str(device.get("kind", "cpu")) if isinstance(device, dict) else "cpu"
+    check = _SELF_CHECK.replace("DEVICE", repr(kind), 1)
+    return f"{header}\n\n{future}{rest.rstrip()}\n\n\n{check}"
 
 
 def _facts(evaluation: Evaluation, problem: str, plan: Sequence[str], config: Config) -> list[str]:
@@ -80,7 +83,7 @@ def speedup(evaluation: Evaluation) -> float | None:
     return None if evaluation.reward is None else math.pow(2.0, evaluation.reward)
 
 
-_SELF_CHECK = '''def _self_check(repeats=10):
+_SELF_CHECK = '''def _self_check(repeats=10, device=DEVICE):
     """Compares with the reference on fresh inputs, then times both in turn."""
     import copy
     import statistics
@@ -96,24 +99,30 @@ _SELF_CHECK = '''def _self_check(repeats=10):
             return [leaf for item in value for leaf in flat(item)]
         return []
 
-    init = get_init_inputs() if "get_init_inputs" in globals() else []
-    torch.manual_seed(0)
-    reference = Model(*copy.deepcopy(init))
-    torch.manual_seed(0)
-    kernel = ModelNew(*copy.deepcopy(init))
-    kernel.load_state_dict(reference.state_dict())
+    def finished():
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
     times = {"reference": [], "kernel": []}
     worst, wrong = 0.0, False
-    with torch.no_grad():
+    with torch.no_grad(), torch.device(device):
+        init = get_init_inputs() if "get_init_inputs" in globals() else []
+        torch.manual_seed(0)
+        reference = Model(*copy.deepcopy(init)).to(device)
+        torch.manual_seed(0)
+        kernel = ModelNew(*copy.deepcopy(init)).to(device)
+        kernel.load_state_dict(reference.state_dict())
         for repeat in range(repeats + 1):
             given = get_inputs()
             results = {}
             for name, module in (("reference", reference), ("kernel", kernel)):
-                inputs = copy.deepcopy(given)
-                start = time.perf_counter()
+                inputs = [x.to(device) if isinstance(x, torch.Tensor) else x
+                          for x in copy.deepcopy(given)]
+                start = finished()
                 output = module(*inputs)
                 if repeat:  # the first call compiles
-                    times[name].append(time.perf_counter() - start)
+                    times[name].append(finished() - start)
                 results[name] = flat(output) + flat(inputs)
                 del output, inputs
             for expected, got in zip(results["reference"], results["kernel"]):

@@ -46,7 +46,7 @@ def tiles_of(kernel: Kernel, schedule: Schedule) -> Tiles:
     outer = schedule.order == "reduce_outer"
     if schedule.keep_row and columns_up <= MOST_KEPT:
         most = min(max(_MOST_TILE // columns_up, 1), power_of_two(rows), 1024 if outer else 32)
-        about = max((8192 if outer else 4096) // columns_up, 1)
+        about = max((1 << 15 if outer else 1 << 12) // columns_up, 1)
         choices = {"ROWS": powers(1, most), "BLOCK": (columns_up,)}
         first = {"ROWS": min(about, most), "BLOCK": columns_up}
         return _with_launch(choices, first, schedule, whole=True)
@@ -102,7 +102,8 @@ def _with_launch(
     tile = prod(first.get(name, 1) for name in ("ROWS", "BLOCK"))
     most = prod(max(choices.get(name, (1,))) for name in ("ROWS", "BLOCK"))
     warps = powers(min(4, max(most // 128, 1)), min(32, max(most // 256, 1)))
-    start = max(w for w in warps if w <= max(tile // 512, min(warps)))
+    each = 2048 if whole else 512  # elements of a warp
+    start = max(w for w in warps if w <= max(tile // each, min(warps)))
     all_choices, all_first = {**choices, "WARPS": warps}, {**first, "WARPS": start}
     if loops and schedule.pipeline:
         all_choices["STAGES"], all_first["STAGES"] = (1, 2, 3, 4), 3
