@@ -129,7 +129,7 @@ class _Estimates:
             unlocks = self._gain(self._reach, self._within_reach(child))
         return strategy.replaced(
             expected_gain=round(gain, 4),
-            enabling=unlocks > gain + 0.1,
+            enabling=unlocks > max(gain, 0.0) + 0.1,
             parameters={
                 **strategy.parameters,
                 "seconds": sum(after.values()),

@@ -17,8 +17,10 @@ from kerntree.evaluator.tensor_block import Layout, map_block
 
 Call = Callable[[Any], Any]
 _FLUSH_BYTES = 256 << 20
+_FLUSHES = 8  # writes of the flush before a call: about half a millisecond, to launch it in
 _SHARE = 0.5  # of the device's memory: what torch may allocate for one candidate
-_LATE_NS = 20_000  # more than a device takes to say that it is idle
+_LATE_NS = 20_000  # more than this above what an idle device takes to say so
+_IDLE_SAMPLES = 9
 
 
 class Ground(Protocol):
@@ -87,9 +89,9 @@ class CpuGround:
 class CudaGround:
     """The current GPU, at float32's full precision unless `tf32`.
 
-    A timed call starts with a cold L2: a write to twice its size goes before it. That write also
-    keeps the device busy while the call is launched, so that events around the call hold what the
-    device did and not how fast Python is, as long as the launches take less.
+    A timed call starts with a cold L2: writes to twice its size go before it. They also keep the
+    device busy while the call is launched, so that events around the call hold what the device
+    did and not how fast Python is, as long as the launches take less.
     """
 
     def __init__(self, *, tf32: bool = False, lending: Lending | None = None) -> None:
@@ -98,6 +100,7 @@ class CudaGround:
         self._lending = lending
         self._flush: torch.Tensor | None = None
         self._given: Lent | None = None
+        self._idle_ns = 0
         self._clock = time.perf_counter_ns
         self._wait = torch.cuda.synchronize
         self._event = partial(torch.cuda.Event, enable_timing=True)
@@ -106,6 +109,7 @@ class CudaGround:
         pin_matmul(tf32=self._tf32)
         torch.zeros(1, device=self.device)  # the context is torch's
         torch.cuda.set_per_process_memory_fraction(_SHARE)
+        self._idle_ns = self._idle()  # before there is a candidate that could keep it busy
         self._lending = self._lending or CudaLending()
 
     def take(self, layout: Layout, fds: list[int]) -> tuple[list[torch.Tensor], dict[str, Any]]:
@@ -126,15 +130,26 @@ class CudaGround:
             count = max(2 * cache, _FLUSH_BYTES)
             self._flush = torch.empty(count, dtype=torch.uint8, device=self.device)
         start, end = self._event(), self._event()
-        self._flush.zero_()
+        for _ in range(_FLUSHES):
+            self._flush.zero_()
         start.record()
         result = call(args)
         end.record()
         guarded("raised", end.synchronize)
         before = self._clock()
         guarded("raised", self._wait)  # work on other streams counts as well
-        late = self._clock() - before
+        late = self._clock() - before - self._idle_ns
         return result, start.elapsed_time(end) * 1e6 + (late if late > _LATE_NS else 0)
+
+    def _idle(self) -> int:
+        """Nanoseconds that waiting for an idle device takes at most, of a few tries."""
+        tries = []
+        for _ in range(_IDLE_SAMPLES):
+            self._wait()
+            before = self._clock()
+            self._wait()
+            tries.append(self._clock() - before)
+        return max(tries)
 
     def settle(self) -> None:
         self._wait()

@@ -30,6 +30,7 @@ from kerntree.plans.candidate import Config
 from kerntree.plans.evaluation import Stage, Verdict
 from kerntree.plans.problem import Case, Problem
 
+_COLD_CALLS = 4  # until memory given back is held again by copies, results and those before
 _MESSAGE_LIMIT = 2_000  # characters; a hostile child may send what it likes
 _DETAIL_LIMIT = 8_000
 _CHILD_VERDICTS = frozenset(Verdict) - {Verdict.CORRECT, Verdict.LOST}
@@ -78,8 +79,8 @@ class LoadOrder:
 class Session:
     """One child from its load to its death.
 
-    A `thrifty` one gives its memory back when it has had its turn (`rest`), and makes an untimed
-    call before the timed ones of the next.
+    A `thrifty` one gives its memory back when it has had its turn (`rest`), and makes
+    untimed calls before the timed ones of the next.
     """
 
     child: Child
@@ -155,7 +156,7 @@ class Session:
         """One timed call a slot after `warmup` untimed ones, by the child's clock and by ours."""
         with self._spent(Stage.TIME):
             if self._cold:
-                message = {"op": "time", "slots": [slots[0]], "warmup": 1}
+                message = {"op": "time", "slots": [slots[0]] * _COLD_CALLS, "warmup": _COLD_CALLS}
                 self._ask(Stage.TIME, message, timeout=timeout)
                 self._cold = False
             start = time.perf_counter_ns()

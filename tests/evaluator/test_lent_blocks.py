@@ -258,7 +258,7 @@ def test_a_thrifty_child_gives_memory_back_and_warms_up_anew(described):
     assert 0 not in world.child.runner.slots
     world.timed(session)
     world.timed(session)
-    warmed = [m for m in world.child.asked if m["op"] == "time" and len(m["slots"]) == 1]
+    warmed = [m for m in world.child.asked if m["op"] == "time" and len(m["slots"]) == m["warmup"]]
     assert len(warmed) == 2  # before each of the timed requests, since the check rested as well
     assert world.ground.released == checked + 2
     assert world.child.runner.timed is None

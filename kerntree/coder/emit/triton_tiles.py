@@ -14,6 +14,7 @@ from kerntree.coder.program import Schedule
 MOST_KEPT = 1 << 15  # elements of a row that one program holds in registers
 _MOST_TILE = 1 << 15
 _LEAST_PART = 1 << 12  # elements of a row's part: smaller ones are all waiting
+_MOST_PARTS = 256  # programs that a large GPU runs at once, each with a full tile
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ def _flat(count: int, schedule: Schedule) -> Tiles:
 def _split(columns: int, schedule: Schedule) -> Tiles:
     up = power_of_two(columns)
     if schedule.keep_row:
-        blocks = powers(min(_LEAST_PART, up), min(_MOST_TILE, up))
-        first = {"ROWS": 1, "BLOCK": min(1 << 14, up)}
+        least = max(min(_LEAST_PART, up), power_of_two(-(-columns // _MOST_PARTS)))
+        blocks = powers(min(least, _MOST_TILE), min(_MOST_TILE, up))
+        first = {"ROWS": 1, "BLOCK": max(min(1 << 14, up), blocks[0])}
         return _with_launch(
             {"ROWS": (1,), "BLOCK": blocks}, first, schedule, whole=True, split=True
         )
