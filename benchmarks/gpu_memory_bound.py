@@ -41,8 +41,10 @@ def load(path, name):
 
 
 def event_ms(call, flush):
+    """Milliseconds on the device: the flushes before last longer than launching the call."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    flush.zero_()
+    for _ in range(8):
+        flush.zero_()
     begin.record()
     result = call()
     end.record()
@@ -57,6 +59,11 @@ def largest_difference(got, expected):
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 
+def fresh(problem, device):
+    with device:
+        return problem.get_inputs()
+
+
 def timed(name, kernel_path, repeats):
     """Milliseconds of eager, torch.compile and the kernel, in turn; and the largest difference."""
     device = torch.device("cuda")
@@ -67,20 +74,21 @@ def timed(name, kernel_path, repeats):
     copies = [event_ms(large.clone, flush) for _ in range(12)]
     speed = 2 * large.numel() / statistics.median(copies[2:]) / 1e6  # GB/s
     del large
-    with torch.no_grad(), device:
+    with device:
         torch.manual_seed(0)
         reference = problem.Model(*problem.get_init_inputs())
         kernel = printed.ModelNew(*problem.get_init_inputs())
         kernel.load_state_dict(reference.state_dict())
-        compiled = torch.compile(problem.Model(*problem.get_init_inputs()))
-        sides = {"eager": reference, "compile": compiled, "kernel": kernel}
-        given = problem.get_inputs()
+        again = problem.Model(*problem.get_init_inputs())
+    sides = {"eager": reference, "compile": torch.compile(again), "kernel": kernel}
+    samples = {side: [] for side in sides}
+    with torch.no_grad():
+        given = fresh(problem, device)
         worst = largest_difference(kernel(*given), reference(*given))
-        samples = {side: [] for side in sides}
         for repeat in range(repeats + 2):
             if repeat % 5 == 0:
                 given = None
-                given = problem.get_inputs()
+                given = fresh(problem, device)
             for side in list(sides)[:: 1 if repeat % 2 else -1]:
                 ms = event_ms(lambda run=sides[side], x=given: run(*x), flush)
                 if repeat >= 2:

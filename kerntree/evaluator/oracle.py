@@ -8,6 +8,7 @@ that died.
 """
 
 import faulthandler
+import gc
 import hashlib
 import os
 import socket
@@ -378,6 +379,8 @@ def main(descriptor: int, lifeline: int, device: str = "cpu", precision: str = "
     ready: dict[str, Any] = {"ready": True, "torch": str(torch.__version__)}
     if isinstance(facts, GpuFacts):
         send(sock, {**ready, "device": "cuda", "facts": facts.model_dump(mode="json")})
+        gc.collect()
+        gc.freeze()  # what torch has loaded need not be walked after each request
         serve(sock, CudaBlocks(), tf32=precision == "tf32")
     elif device == "cuda":
         send(sock, {**ready, "obstacle": facts})

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -102,6 +103,8 @@ class CudaBlocks:
             yield tensors
 
     def tidy(self) -> None:
+        if torch.cuda.memory_allocated() > _IDLE:
+            gc.collect()  # torch's tree functions leave cycles behind that hold tensors
         if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _IDLE:
             torch.cuda.empty_cache()
 
