@@ -1,15 +1,16 @@
-"""The text of one C++ function as it grows."""
+"""The text of one function as it grows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
 class Lines:
-    """Indented lines, and the helpers and mathematical functions that they call."""
+    """Lines, each level `indent` deeper, and the helpers and mathematical functions they call."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, indent: str = "  ") -> None:
         self.helpers: set[str] = set()
         self.math: set[str] = set()
+        self._indent = indent
         self._lines: list[str] = []
         self._depth = 1
 
@@ -20,18 +21,19 @@ class Lines:
 
     def put(self, line: str) -> None:
         """Adds a line at the present depth."""
-        self._lines.append("  " * self._depth + line)
+        self._lines.append(self._indent * self._depth + line)
 
     @contextmanager
     def inside(self, *heads: str, end: str = "}") -> Iterator[None]:
-        """Opens a block for each head, one in the other, and closes them all with `end`."""
+        """Opens a block for each head, one in the other; each closes with `end`, if any."""
         for head in heads:
             self.put(head)
             self._depth += 1
         yield
         for _ in heads:
             self._depth -= 1
-            self.put(end)
+            if end:
+                self.put(end)
 
     def scoped(self, statements: Sequence[str]) -> None:
         """Adds statements, in braces where there are several: the first may declare names."""
