@@ -1,0 +1,71 @@
+"""How a kernel's reductions come to row values with a name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kerntree.coder.emit.lines import Lines
+from kerntree.coder.emit.names import Names
+from kerntree.coder.emit.triton_meetings import Meetings
+from kerntree.coder.emit.triton_nest import TileNest
+from kerntree.coder.emit.triton_reduce import Reduction
+from kerntree.coder.kernel import Kernel, Point, Reduce
+from kerntree.coder.passes import uses
+
+
+@dataclass(frozen=True)
+class RowResults:
+    """Writes the end of each reduction."""
+
+    nest: TileNest
+    names: Names
+    lines: Lines
+    meetings: Meetings
+
+    def reduction(self, reduce: Reduce) -> Reduction:
+        """A reduction as this kernel needs it."""
+        if reduce.function == "prod":
+            self.lines.helpers.add("multiply")
+        quiet = _is_softmax_peak(self.nest.kernel, reduce)
+        return Reduction(reduce, single=self.nest.single, quiet_peak=quiet)
+
+    def write(self, r: Reduction, steps: Sequence[str], found: Sequence[str], *, part: str) -> None:
+        """Names what statements `steps` and expressions `found` say of a row, or of a part of it.
+
+        `part` is the number of columns of a part, where programs share a row.
+        """
+        self._put(steps)
+        if self.nest.split:
+            steps, found = self.meetings.join(r, found, width=part)
+            self._put(steps)
+        chosen = found[r.result_part :] if r.result_part else found
+        for name, text in zip(r.reduce.results, chosen, strict=True):
+            self.lines.put(f"{self.names[name]} = {text}")
+
+    def _put(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.lines.put(line)
+
+
+def _is_softmax_peak(kernel: Kernel, reduce: Reduce) -> bool:
+    """Whether a maximum only shifts the values it is of, before they are summed up as powers.
+
+    A NaN among the values then comes through the sum, and the maximum need not tell of it.
+    """
+    if reduce.function != "max":
+        return False
+    peak = reduce.results[0]
+    readers = [i for i in kernel.body if peak in uses(i)]
+    shifts = {
+        i.result
+        for i in readers
+        if isinstance(i, Point) and i.function == "sub" and i.operands == (reduce.operand, peak)
+    }
+    if len(shifts) != len(readers):
+        return False
+    powers = {
+        i.result for i in kernel.body
+        if isinstance(i, Point) and i.function == "exp" and i.operands[0] in shifts
+    }  # fmt: skip
+    return any(
+        isinstance(i, Reduce) and i.function == "sum" and i.operand in powers for i in kernel.body
+    )
