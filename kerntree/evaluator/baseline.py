@@ -20,13 +20,17 @@ EAGER, COMPILED = "eager", "torch.compile"
 class Rival:
     """One way to run a reference: its name, source, class, and whether to compile it.
 
-    A kernel of the user's is one more rival.
+    A kernel of the user's (`own`) is one more rival, once it has been checked as candidates are.
     """
 
     name: str
     source: str
     class_name: str = "Model"
     compile: bool = False
+
+    @property
+    def own(self) -> bool:
+        return self.class_name == "ModelNew"
 
 
 @dataclass
@@ -139,7 +143,10 @@ class Baselines:
                     slots = self.bench.give(session, prepared)
                     session.time(slots[:1], warmup=1, timeout=seconds)
                     session.rest()
-            self.bench.exercise(session)
+            if rival.own:
+                self.bench.check(session, full=True)
+            else:
+                self.bench.exercise(session)
         except BaseException:
             session.close()
             raise

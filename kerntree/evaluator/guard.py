@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kerntree.evaluator.timing import BlockTimes, unexplained_ns
+from kerntree.evaluator.timing import BlockTimes, always_unexplained_ns, unexplained_ns
 from kerntree.plans.evaluation import Verdict
 from kerntree.plans.problem import Case
 
@@ -79,7 +79,7 @@ class PlainGuard:
                 f"case {case.name}: {claim / 1e3:.1f} us a call is impossible: its bytes and "
                 f"operations take {floor_ns / 1e3:.1f} us on this device at the very least",
             )
-        own, trusted = unexplained_ns(candidate), unexplained_ns(baseline)
+        own, trusted = always_unexplained_ns(candidate), unexplained_ns(baseline)
         if own - trusted > self.slack_ns + self.share * (trusted + claim):
             return Objection(
                 Verdict.FORGED,

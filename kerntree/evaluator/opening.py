@@ -3,7 +3,7 @@
 import os
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Literal
 
 from kerntree.cache.memo import Memo, key_of
 from kerntree.evaluator import keys
-from kerntree.evaluator.baseline import Baselines, rivals
+from kerntree.evaluator.baseline import Baselines, Rival, rivals
 from kerntree.evaluator.bench import Bench
 from kerntree.evaluator.contest import Stopwatch
 from kerntree.evaluator.cuda_device import CudaDevice
@@ -134,17 +134,20 @@ def open_evaluator(
     memo_directory: Path,
     work_directory: Path,
     device: DeviceKind = "cpu",
+    own_baselines: Sequence[Rival] = (),
     guard: Guard | None = None,
     waiting: Callable[[str], None] = lambda message: None,
 ) -> tuple[Problem, LocalEvaluator]:
     """The problem, and an evaluator for it whose processes are running.
 
     `device` is what kernels run on: `"cpu"`, `"cuda"` (the first visible GPU), or `"auto"` for a
-    GPU where one can be used. `work_directory` holds what the compiled baseline writes. `waiting`
-    is told when another process holds the device. To be called from a thread that lives as long
-    as the evaluator: the kernel ends the children with the thread that started them. Raises
-    `ProblemError` for a file that cannot be used or does not fit on the device, `SettingsError`
-    (no GPU, a precision that the device has not), `CacheError`, `OracleFailed`, `ProcessError`.
+    GPU where one can be used. `own_baselines` are kernels of the user's to be beaten beside eager
+    and `torch.compile`, if they are correct. `work_directory` holds what the compiled baseline
+    writes. `waiting` is told when another process holds the device. To be called from a thread
+    that lives as long as the evaluator: the kernel ends the children with the thread that started
+    them. Raises `ProblemError` for a file that cannot be used or does not fit on the device,
+    `SettingsError` (no GPU, a precision that the device has not), `CacheError`, `OracleFailed`,
+    `ProcessError`.
     """
     _check_precision(settings, device)
     host = CpuDevice.here(threads=settings.threads)
@@ -186,6 +189,8 @@ def open_evaluator(
     parts = keys.problem_parts(
         problem, siblings=keys.sibling_digests(problem.source, Path(problem.folder))
     )
+    if own_baselines:
+        parts["own_baselines"] = [keys.canonical_source(rival.source) for rival in own_baselines]
     found = versions()
 
     def holding() -> AbstractContextManager[None]:
@@ -195,7 +200,10 @@ def open_evaluator(
 
     baselines = Baselines(
         bench=bench,
-        rivals=tuple(r for r in rivals(problem.source) if r.name in settings.baselines),
+        rivals=(
+            *(r for r in rivals(problem.source) if r.name in settings.baselines),
+            *own_baselines,
+        ),
         memo=memo,
         key=key_of(
             {

@@ -24,6 +24,12 @@ Time = Annotated[str | None, typer.Option("--time", help="Wall time: 90s, 10m, 8
 Count = Annotated[int | None, typer.Option("--evaluations", min=1, help="Number of evaluations.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Memo = Annotated[Path | None, typer.Option("--cache", help="Directory of the memo.")]
+Kernels = Annotated[
+    list[Path] | None, typer.Option("--start", help="A ModelNew of yours to begin with; repeat.")
+]
+Rivals = Annotated[
+    list[Path] | None, typer.Option("--baseline", help="A ModelNew of yours to beat; repeat.")
+]
 Run = Annotated[Path, typer.Argument(help="A run directory.")]
 
 
@@ -49,6 +55,8 @@ def search(
     ] = "auto",
     precision: Annotated[str, typer.Option(help="strict, tf32 or half.")] = "strict",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    start: Kernels = None,
+    baseline: Rivals = None,
     outputs_only: Annotated[
         bool, typer.Option("--outputs-only", help="Ignore what the reference mutates.")
     ] = False,
@@ -70,6 +78,8 @@ def search(
     if seconds is None and evaluations is None:
         seconds = DEFAULT_SECONDS
     explorer_named(explorer, seed=seed)
+    for file in (*(start or ()), *(baseline or ())):
+        _checked_kernel(file)
     try:
         settings = RunSettings.model_validate(
             {
@@ -81,6 +91,8 @@ def search(
                 "precision": precision,
                 "isolation": isolation,
                 "device": device,
+                "start": [str(file.absolute()) for file in start or ()],
+                "baseline": [str(file.absolute()) for file in baseline or ()],
                 "outputs_only": outputs_only,
                 "memo": str((cache or _memo()).absolute()),
             }
@@ -154,15 +166,20 @@ def export(
         bool,
         typer.Option("--leader", help="Without a record: the fastest correct kernel measured."),
     ] = False,
+    form: Annotated[
+        str, typer.Option("--as", help="module, or torch-op: with an operator of torch's.")
+    ] = "module",
 ) -> None:
     """Write the best kernel as a stand-alone file that checks itself against the reference.
 
     Example: kerntree export runs/op-20260101-220000 -o fast_op.py
     """
-    from kerntree.search.compose import best_text
+    from kerntree.search.compose import best_text, with_operator
     from kerntree.search.run import RunDirectory, write_file
     from kerntree.search.tree import fold
 
+    if form not in ("module", "torch-op"):
+        _fail(f"--as: module or torch-op, not {form!r}")
     directory = RunDirectory.open(run)
     name = Path(directory.settings.problem).stem
     text = best_text(name, fold(directory.events()), leader=leader)
@@ -173,6 +190,9 @@ def export(
             f"{run} has no kernel that beats the baseline for certain; "
             "give it more time: kerntree resume, or take the fastest measured: --leader"
         )
+    assert text is not None
+    if form == "torch-op":
+        text = with_operator(directory, text)
     if out is None:
         sys.stdout.write(text)
         return
@@ -279,6 +299,16 @@ def demo(
     if not example.is_file():
         _fail("the examples are part of the source checkout; run the demo from there")
     search(problem=example, time=time, isolation="auto", precision="strict", explorer="mcts")
+
+
+def _checked_kernel(file: Path) -> None:
+    from kerntree.coder.own import OwnKernel, candidate_of
+
+    try:
+        source = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(f"{file} cannot be read: {error}")
+    candidate_of(OwnKernel(str(file), source))
 
 
 def _drive(run: Any, evaluations: int | None, seconds: float | None, as_json: bool) -> None:

@@ -13,7 +13,9 @@ from typing import Any, Literal
 import kerntree
 from kerntree.coder.cost import CpuMachine, Machine
 from kerntree.coder.gpu import GpuMachine
+from kerntree.coder.own import OwnKernel, WithOwnKernels
 from kerntree.coder.sketch import SketchCoder
+from kerntree.evaluator.baseline import Rival
 from kerntree.evaluator.cuda_device import CudaDevice
 from kerntree.evaluator.device import Device
 from kerntree.evaluator.opening import open_evaluator
@@ -73,6 +75,9 @@ def drive(
         memo_directory=Path(settings.memo),
         work_directory=run.path,
         device=settings.device,
+        own_baselines=tuple(
+            Rival(name, text, class_name="ModelNew") for name, text in run.kernels("baseline")
+        ),
         waiting=progress.say,
     )
     journal = None
@@ -80,9 +85,10 @@ def drive(
         for warning in problem.warnings:
             progress.say(f"note: {warning}")
         machine, limits = model_of(evaluator.device)
-        coder = SketchCoder(target_of(settings, evaluator.device), machine=machine)
-        if obstacle := coder.obstacle(problem):
-            progress.say(f"note: {obstacle}; only the plain operator can be measured")
+        sketch = SketchCoder(target_of(settings, evaluator.device), machine=machine)
+        coder = WithOwnKernels(sketch, [OwnKernel(*kept) for kept in run.kernels("start")])
+        if obstacle := sketch.obstacle(problem):
+            progress.say(f"note: {obstacle}; nothing can be rewritten, only measured")
         journal = run.journal()
         if journal.dropped:
             progress.say(f"note: {journal.dropped} bytes of a torn last event were dropped")
@@ -176,6 +182,21 @@ def best_text(name: str, tree: Tree, *, leader: bool = False) -> str | None:
         problem=name,
         plan=[words(strategy) for strategy in plan_of(tree, best.node)],
     )
+
+
+def with_operator(run: RunDirectory, text: str) -> str:
+    """A stand-alone module with an operator of torch's; the problem is described once more.
+
+    Raises `RunError` for what no operator can be, and `ProblemError`.
+    """
+    from kerntree.evaluator.oracle_process import OracleProcess
+    from kerntree.search.export_op import as_torch_op
+
+    oracle = OracleProcess(device=run.settings.device, outputs_only=run.settings.outputs_only)
+    try:
+        return as_torch_op(text, oracle.describe(run.check_problem()))
+    finally:
+        oracle.close()
 
 
 def _leader(tree: Tree) -> Record | None:

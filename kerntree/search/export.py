@@ -25,7 +25,9 @@ def stand_alone(
     device = evaluation.environment.get("device")
     kind = str(device.get("kind", "cpu")) if isinstance(device, dict) else "cpu"
     check = _SELF_CHECK.replace("DEVICE", repr(kind), 1)
-    return f"{header}\n\n{future}{rest.rstrip()}\n\n\n{check}"
+    if "def get_inputs" not in rest:  # a kernel of the user's, with no problem around it
+        check = ""
+    return f"{header}\n\n{future}{rest.rstrip()}\n\n\n{check}".rstrip() + "\n"
 
 
 def _facts(evaluation: Evaluation, problem: str, plan: Sequence[str], config: Config) -> list[str]:

@@ -226,7 +226,9 @@ class _Search:
         Asked again for a node already settled, it does nothing twice.
         """
         passed = 0
-        plunge = not any(n.measured for n in self.tree.nodes.values() if n.parents)
+        plunge = not any(
+            n.measured for n in self.tree.nodes.values() if n.parents and n.candidate.program
+        )
         while not node.measured and passed < self.max_depth:
             enabling = self._enabling(node)
             if not enabling and not (plunge and node.parents):

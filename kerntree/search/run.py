@@ -25,8 +25,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 class RunSettings(Frozen):
     """What a run was started with. `evaluations` and `seconds` are its first budget.
 
-    A `device` of `auto` is a GPU where one can be used; a `target` of `auto` is the language for
-    it.
+    `start` and `baseline` are files with kernels of the user's; the run keeps copies of them. A
+    `device` of `auto` is a GPU where one can be used; a `target` of `auto` is the language for it.
     """
 
     problem: str
@@ -39,6 +39,8 @@ class RunSettings(Frozen):
     precision: Precision = "strict"
     isolation: Literal["auto", "required"] = "auto"
     outputs_only: bool = False
+    start: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
     memo: str
 
 
@@ -61,6 +63,9 @@ class RunDirectory:
                     "or choose another directory with --out"
                 )
             (path / "problem.py").write_bytes(problem.read_bytes())
+            for kind, files in (("start", settings.start), ("baseline", settings.baseline)):
+                for number, file in enumerate(files):
+                    (path / f"{kind}-{number}.py").write_bytes(Path(file).read_bytes())
             facts = settings.model_dump(mode="json", exclude_none=True)
             text = tomli_w.dumps({"settings": facts, "environment": environment})
             write_file(path / "run.toml", text)
@@ -123,6 +128,21 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"the problem of this run is gone: {error}") from None
         return path
+
+    def kernels(self, kind: Literal["start", "baseline"]) -> list[tuple[str, str]]:
+        """The user's kernels of a kind, as kept when the run began: (file name, text).
+
+        Raises `RunError` if a copy is gone.
+        """
+        files = self.settings.start if kind == "start" else self.settings.baseline
+        found = []
+        for number, file in enumerate(files):
+            kept = self.path / f"{kind}-{number}.py"
+            try:
+                found.append((Path(file).name, kept.read_text()))
+            except (OSError, UnicodeDecodeError) as error:
+                raise RunError(f"{kept}, the copy of {file}, cannot be read: {error}") from None
+        return found
 
     def write_best(self, text: str) -> Path:
         """Replaces best.py in one step."""

@@ -11,6 +11,7 @@ from kerntree.evaluator.timing import (
     BlockTimes,
     WeightedLogs,
     abba,
+    always_unexplained_ns,
     calls_per_block,
     combined,
     enough,
@@ -201,4 +202,12 @@ def test_times_that_cannot_be_true_are_refused(found, words):
 def test_unexplained_time_is_per_call():
     assert unexplained_ns([BlockTimes((10.0, 10.0), 60.0)] * 3) == 20.0
     assert unexplained_ns([]) == 0.0
+
+
+def test_a_busy_moment_is_not_taken_for_work_that_ends_late():
+    quiet, waiting = BlockTimes((10.0, 10.0), 24.0), BlockTimes((10.0, 10.0), 900.0)
+    assert always_unexplained_ns([quiet, *[waiting] * 7]) == 2.0
+    late, honest = BlockTimes((1.0, 1.0), 40.0), BlockTimes((20.0, 20.0), 42.0)
+    assert always_unexplained_ns([late, late, late, honest]) == 19.0
+    assert always_unexplained_ns([]) == 0.0
     assert math.isclose(BlockTimes((1.0, 2.0, 9.0), 20.0).median_ns, 2.0)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -87,6 +86,10 @@ def test_every_command_shows_an_example(place, command):
         (["export", "nowhere"], "is no run"),
         (["evaluate", "absent.py", "--problem", "op.py"], "cannot be read"),
         (["search", "broken.py"], "broken.py:3: syntax error"),
+        (["search", "op.py", "--start", "absent.py"], "cannot be read"),
+        (["search", "op.py", "--start", "op.py"], "no class ModelNew"),
+        (["search", "op.py", "--baseline", "broken.py"], "broken.py:3: syntax error"),
+        (["search", "op.py", "--device", "tpu"], "device"),
     ],
 )
 def test_mistakes_are_said_in_a_line_or_two(place, args, said):
@@ -119,6 +122,24 @@ def test_a_second_search_runs_from_the_memo_and_says_so(place, first):
     assert f"{again['memo_hits']} of them from the memo" in shown
 
 
+def test_a_kernel_of_ones_own_is_judged_and_another_is_to_be_beaten(place):
+    body = "\n\nclass ModelNew(Model):\n    def forward(self, x):\n        return {}\n"
+    (place / "mine.py").write_text(PROBLEM + body.format("torch.softmax(x * 2 + 1, -1)"))
+    (place / "wrong_rival.py").write_text(PROBLEM + body.format("torch.softmax(x * 3, -1)"))
+    (place / "rival.py").write_text(PROBLEM + body.format("(x * 2 + 1).softmax(-1)"))
+    done = search(
+        place, "own", "--evaluations", 2, "--start", "mine.py",
+        "--baseline", "rival.py", "--baseline", "wrong_rival.py",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = {b["name"]: b for b in json.loads(done.stdout)["baselines"]}
+    assert found["rival.py"]["available"]
+    assert not found["wrong_rival.py"]["available"]
+    assert "wrong result" in found["wrong_rival.py"]["message"]
+    shown = kerntree("show", "own", cwd=place).stdout
+    assert "start mine.py" in shown
+
+
 def test_a_run_directory_is_not_searched_twice(place, first):
     done = search(place, "first")
     assert done.returncode == 2 and "resume it" in done.stderr
@@ -132,52 +153,6 @@ def test_a_changed_problem_is_not_resumed(place, first):
     (changed / "problem.py").write_text(PROBLEM + "\n# other\n")
     done = kerntree("resume", "changed", "--evaluations", 5, cwd=place)
     assert done.returncode == 2 and "changed since" in done.stderr
-
-
-def descendants(pid):
-    found, pending = [], [pid]
-    while pending:
-        for task in Path(f"/proc/{pending.pop()}/task").glob("*/children"):
-            children = [int(child) for child in task.read_text().split()]
-            found += children
-            pending += children
-    return found
-
-
-def evaluated(journal):
-    pairs = []
-    for line in journal.read_bytes().split(b"\n")[:-1]:
-        event = json.loads(line)
-        if event["kind"] == "evaluated":
-            pairs.append((event["data"]["node"], json.dumps(event["data"]["config"])))
-    return pairs
-
-
-def test_a_killed_search_goes_on_and_repeats_nothing(place):
-    run = place / "killed"
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kerntree", "search", "op.py", "--evaluations", "4",
-         "--out", "killed", "--cache", str(place / "memo-of-killed"), "--json"],
-        cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    journal = run / "journal.jsonl"
-    deadline = time.monotonic() + 120
-    while not (journal.exists() and b'"kind":"evaluated"' in journal.read_bytes()):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    children = descendants(process.pid)
-    process.kill()
-    process.wait()
-    before = evaluated(journal)
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in children):
-        assert time.monotonic() < deadline, "processes outlived the search"
-        time.sleep(0.05)
-    done = kerntree("resume", "killed", "--json", cwd=place)
-    assert done.returncode == 0, done.stderr
-    after = evaluated(journal)
-    assert after[: len(before)] == before
-    assert len(after) == len(set(after)) == 4
 
 
 def test_an_interrupt_leaves_a_run_that_can_be_resumed(place, first):
@@ -195,6 +170,25 @@ def test_an_interrupt_leaves_a_run_that_can_be_resumed(place, first):
     said, _ = process.communicate(timeout=90)
     assert process.returncode == 130
     assert "kerntree resume" in said
+
+
+def test_a_run_is_exported_as_an_operator_of_torch(place, first):
+    done = kerntree(
+        "export", "first", "--leader", "--as", "torch-op", "-o", "fast_op.py", cwd=place
+    )
+    assert done.returncode == 0, done.stderr
+    code = (
+        "import torch, fast_op\n"
+        "x = torch.randn(256, 512)\n"
+        "y = torch.ops.kerntree.op(x)\n"
+        "torch.testing.assert_close(y, torch.softmax(x * 2 + 1, -1))\n"
+    )
+    used = subprocess.run(
+        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert used.returncode == 0, used.stderr
+    assert kerntree("export", "first", "--as", "wheel", cwd=place).returncode == 2
 
 
 def test_an_exported_kernel_checks_itself(place):

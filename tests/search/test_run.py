@@ -76,3 +76,22 @@ def test_other_durations_are_refused(text):
 
 def test_what_is_shown_cannot_steer_the_terminal():
     assert clean("a\x1b[31mb\u202ec\nd") == "a\\u001b[31mb\\u202ec d"
+
+
+def test_a_run_keeps_copies_of_the_kernels_it_was_given(tmp_path):
+    for name in ("op.py", "mine.py", "rival.py"):
+        (tmp_path / name).write_text(f"# {name}\n")
+    settings = RunSettings(
+        problem=str(tmp_path / "op.py"),
+        memo=str(tmp_path / "memo"),
+        start=(str(tmp_path / "mine.py"),),
+        baseline=(str(tmp_path / "rival.py"),),
+    )
+    RunDirectory.create(tmp_path / "run", settings, environment={})
+    (tmp_path / "mine.py").unlink()
+    run = RunDirectory.open(tmp_path / "run")
+    assert run.kernels("start") == [("mine.py", "# mine.py\n")]
+    assert run.kernels("baseline") == [("rival.py", "# rival.py\n")]
+    (run.path / "start-0.py").unlink()
+    with pytest.raises(RunError, match="copy of"):
+        run.kernels("start")
