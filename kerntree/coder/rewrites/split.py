@@ -1,6 +1,6 @@
 """Rows shared by several programs, which hand their partial results over through memory."""
 
-from kerntree.coder.kernel import Kernel
+from kerntree.coder.kernel import At, Kernel
 from kerntree.coder.program import Group, Program
 from kerntree.coder.rewrites.rewrite import schedule_strategies, with_schedule
 from kerntree.coder.traffic import lane_is_reduced, row_points
@@ -39,4 +39,6 @@ def _fits(graph: OperatorGraph, program: Program, group: Group, kernel: Kernel) 
         and bool(kernel.reduced)
         and row_points(kernel) >= _SHORTEST
         and lane_is_reduced(kernel)
+        # a gathered element may be another program's, which has overwritten it in place by then
+        and not any(isinstance(i, At) for i in kernel.body)
     )
