@@ -3,13 +3,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# what measures times must have the machine for itself
+SIDE_BY_SIDE := tests/cache tests/coder tests/plans
+ALONE := tests/evaluator tests/search
+
 .PHONY: demo test lint setup clean
 
 demo: $(STAMP)
 	$(BIN)/kerntree demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest $(ALONE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
