@@ -21,6 +21,8 @@ def stand_alone(
     """The module with its config frozen, a header of facts, and a self-check under `__main__`."""
     header = "\n".join(f"# {line}".rstrip() for line in _facts(evaluation, problem, plan, config))
     source = _with_config(candidate.source, {**candidate.config, **config})
+    if candidate.program is not None:
+        source = _with_default(source)
     future, rest = _split_future(source)
     device = evaluation.environment.get("device")
     kind = str(device.get("kind", "cpu")) if isinstance(device, dict) else "cpu"
@@ -71,6 +73,27 @@ def _with_config(source: str, config: Config) -> str:
             lines[statement.lineno - 1 : statement.end_lineno] = [f"CONFIG = {config!r}"]
             return "\n".join(lines) + "\n"
     raise KerntreeError("the module has no CONFIG at its top level to freeze")
+
+
+def _with_default(source: str) -> str:
+    """The source with the reference in place of the error for forms that were not searched for."""
+    for statement in ast.walk(ast.parse(source)):
+        if not isinstance(statement, ast.ClassDef) or statement.name != "ModelNew":
+            continue
+        for method in statement.body:
+            if not isinstance(method, ast.FunctionDef) or method.name != "forward":
+                continue
+            last = method.body[-1]
+            names = [argument.arg for argument in method.args.args[1:]]
+            if not isinstance(last, ast.Raise) or method.args.vararg or not names:
+                continue
+            lines = source.splitlines()
+            lines[last.lineno - 1 : last.end_lineno] = [
+                "        # a form that was not searched for: the reference",
+                f"        return super().forward({', '.join(names)})",
+            ]
+            return "\n".join(lines) + "\n"
+    return source
 
 
 def _split_future(source: str) -> tuple[str, str]:
