@@ -35,7 +35,7 @@ class Finding:
 
 
 def examine(memo: Path) -> list[Finding]:
-    """Looks at everything; runs a compiler and a sandbox, and loads no torch."""
+    """Looks at everything; runs a compiler and a sandbox. Torch is loaded elsewhere, if at all."""
     return [
         _python(),
         *(_package(name) for name in ("torch", "triton", "optuna", "diskcache")),
@@ -152,7 +152,20 @@ def _memo(memo: Path) -> Finding:
 
 
 def _gpu() -> Finding:
-    devices = sorted(Path("/dev").glob("nvidia[0-9]*"))
-    if devices:
-        return Finding("GPU", "limited", f"{len(devices)} found", "kernels for GPUs: not yet")
-    return Finding("GPU", "good", "none (not needed)")
+    """Asks a process with torch where the driver shows a device; without one, nothing is asked."""
+    if not sorted(Path("/dev").glob("nvidia[0-9]*")):
+        return Finding("GPU", "good", "none (not needed)")
+    code = (
+        "from kerntree.evaluator.oracle_ground import gpu_facts; found = gpu_facts(); "
+        "print(found if isinstance(found, str) else '|' + found.model)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
+    )
+    said = (done.stdout or done.stderr).strip()
+    if said.startswith("|"):
+        return Finding("GPU", "good", said[1:])
+    return Finding(
+        "GPU", "limited", said[-200:] or "no answer",
+        "a search runs on the CPU; install a torch with CUDA for this driver to use the GPU",
+    )  # fmt: skip
