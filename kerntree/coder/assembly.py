@@ -79,8 +79,10 @@ def _reduced_axes(builder: Builder, drafts: Sequence[Draft]) -> set[int]:
     for draft in drafts:
         if draft.kind != "reduce":
             continue
-        first = first or axes.leaves(draft.axes)
         leaves = axes.leaves(draft.axes)
+        first = leaves if first is None else first
+        if bool(leaves) != bool(first):
+            raise CannotLowerError("a reduction over one element beside one over several")
         if set(leaves) == set(first):
             continue
         extents = [axes.extent(axis) for axis in leaves]

@@ -459,3 +459,94 @@ def test_what_differs_along_both_readings_is_not_walked_as_one():
     check(Lambda(distances), [x], ("cpp", "fast"))
     check(Lambda(lambda x: x.t() / x.sum(1, keepdim=True)), [x], ("cpp", "fast"))
     check(Lambda(lambda x: x / x.t().sum(1, keepdim=True)), [x], ("triton", "fast"))
+
+
+BOTH = [("cpp", "fast"), ("triton", "fast")]
+
+
+@pytest.mark.parametrize("printed_as", BOTH, ids="-".join)
+def test_what_torch_calls_leave_with_other_strides_is_read_right(printed_as):
+    torch.manual_seed(14)
+    target, _ = printed_as
+    x = torch.randn(5, 6)
+    problem = problem_of(Lambda(lambda x: torch.relu(x.t())), [x])
+    graph = problem.cases[0].graph
+    program = root_program(graph, target=target)
+    (step,) = REWRITES["lower"].applicable(graph, program)
+    program = REWRITES["lower"].apply(graph, program, step)
+    assert {group.lowered for group in program.groups} == {True, False}
+    printed = load(emit_module(problem, program)).ModelNew()
+    got = printed(x.to(DEVICES[target])).cpu()
+    torch.testing.assert_close(got, torch.relu(x.t()))
+
+
+@pytest.mark.parametrize("printed_as", BOTH, ids="-".join)
+def test_a_reduction_over_one_element_beside_one_over_several(printed_as):
+    torch.manual_seed(15)
+    inputs = [torch.randn(3, 1), torch.randn(3, 7)]
+    check(Lambda(lambda m, x: m.sum(-1) - x.sum(-1)), inputs, printed_as)
+
+
+class Overwritten(torch.nn.Module):
+    def forward(self, x, out):
+        out.copy_(torch.relu(x))
+        return x * 2
+
+
+@pytest.mark.parametrize("printed_as", BOTH, ids="-".join)
+def test_an_input_that_is_only_written_is_written(printed_as):
+    target, how = printed_as
+    x, out = torch.randn(4, 70), torch.zeros(4, 70)
+    problem = problem_of(Overwritten(), [x, out.clone()], mutated=("1",))
+    program = fused(problem, SCHEDULES[target][how], target)
+    printed = load(emit_module(problem, program)).ModelNew()
+    got = out.to(DEVICES[target])
+    printed(x.to(DEVICES[target]), got)
+    torch.testing.assert_close(got.cpu(), torch.relu(x))
+
+
+class RunningMean(torch.nn.Module):
+    def forward(self, x, r):
+        mean = x.mean(-1, keepdim=True)
+        r.mul_(0.9).add_(mean * 0.1)
+        return x - r
+
+
+def test_a_row_value_is_not_written_where_others_still_read_it():
+    inputs = [torch.randn(2, 40000), torch.randn(2, 1)]
+    problem = problem_of(RunningMean(), inputs, mutated=("1",))
+    candidate = emit_module(problem, fused(problem, SCHEDULES["triton"]["kept split"], "triton"))
+    assert "in place of" not in candidate.source
+
+
+def shifted(x):
+    return x - x.amax(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "quiet"),
+    [
+        (lambda x: torch.softmax(x, -1), True),
+        (lambda x: torch.log_softmax(x, -1), True),
+        (
+            lambda x: (
+                (x - x.amax(-1, keepdim=True)).exp(),
+                (x - x.amax(-1, keepdim=True)).exp().sum(-1),
+            ),
+            False,
+        ),
+    ],
+)
+def test_a_maximum_tells_of_nan_unless_a_sum_does(function, quiet):
+    problem = problem_of(Lambda(function), [torch.randn(4, 70)])
+    source = emit_module(problem, fused(problem, SCHEDULES["triton"]["fast"], "triton")).source
+    assert ("lost" not in source) == quiet
+
+
+def test_a_parameter_may_have_a_name_that_kernels_use():
+    class Model(torch.nn.Module):
+        def forward(self, i0, part_of_row, tile):
+            return torch.softmax(i0.transpose(0, 1) + part_of_row + tile, -1)
+
+    inputs = [torch.randn(6, 4, 5), torch.randn(4, 6, 5), torch.randn(5)]
+    check(Model(), inputs, ("triton", "plain"))

@@ -42,7 +42,8 @@ def emit_function(
     if schedule.huge_pages:
         _expect_huge_pages(kernel, lines, in_place)
     write_kept_loops(nest, lines, write_rows=row_program(nest, lines, in_place=in_place).write)
-    parameters = (*kernel.reads, *(t for t in kernel.writes if t not in in_place))
+    fresh = (t for t in kernel.writes if t not in in_place)
+    parameters = tuple(dict.fromkeys((*kernel.reads, *in_place.values(), *fresh)))
     signature = ", ".join([*(_parameter(kernel, t, in_place) for t in parameters), "int threads"])
     used = "" if schedule.parallel else "  (void)threads;\n"
     head = f'{_comment(kernel, in_place)}extern "C" void {name}({signature}) {{\n{used}'
@@ -70,12 +71,17 @@ def _comment(kernel: Kernel, in_place: Mapping[str, str]) -> str:
 def _parameter(kernel: Kernel, tensor: str, in_place: Mapping[str, str]) -> str:
     written = tensor in kernel.writes or tensor in in_place.values()
     constant = "" if written else "const "
-    return f"{constant}{STORED[_dtype(kernel, tensor)]}* __restrict__ {identifier(tensor)}"
+    return (
+        f"{constant}{STORED[_dtype(kernel, tensor, in_place)]}* __restrict__ {identifier(tensor)}"
+    )
 
 
-def _dtype(kernel: Kernel, tensor: str) -> str:
+def _dtype(kernel: Kernel, tensor: str, in_place: Mapping[str, str]) -> str:
     for i in kernel.body:
-        if isinstance(i, Load | LoadIndexed | Store) and i.access.tensor == tensor:
+        if isinstance(i, Load | LoadIndexed | Store) and tensor in (
+            i.access.tensor,
+            in_place.get(i.access.tensor),
+        ):
             return i.dtype
     raise KeyError(tensor)
 

@@ -58,12 +58,15 @@ def case_body(
             lines += _entry(entry, names[entry.name], entry.name in by_kernels, device)
     nodes = {node.name: node for node in graph.nodes}
     last_use = _last_uses(graph, program)
+    called: set[str] = set()
     for position, group in enumerate(program.groups):
         if group.lowered:
             function = functions[group.name]
+            lines += _contiguous(function, called, names)
             lines += _results(graph, function, in_place[group.name], names, device)
             lines += launch(function, [names[t] for t in function.parameters])
         else:
+            called.update(group.nodes)
             for name in group.nodes:
                 text = call_text(nodes[name], lambda ref: names[ref], device=device)
                 lines.append(f"{names[name]} = {text}")
@@ -116,6 +119,11 @@ def _entry(entry: GraphInput, name: str, by_kernel: bool, device: str) -> list[s
                 else (f"self.{entry.target}")
             )
             return [f"{name} = {path}.contiguous()" if by_kernel else f"{name} = {path}"]
+
+
+def _contiguous(function: Function, called: Collection[str], names: Mapping[str, str]) -> list[str]:
+    """What torch calls gave, as kernels take it: views and some operators leave other strides."""
+    return [f"{names[t]} = {names[t]}.contiguous()" for t in function.parameters if t in called]
 
 
 def _results(

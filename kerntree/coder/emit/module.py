@@ -9,7 +9,7 @@ from kerntree.coder.emit.forward import CaseBody, case_body
 from kerntree.coder.emit.names import identifier
 from kerntree.coder.emit.reference import embedded_reference
 from kerntree.coder.emit.triton_module import Triton
-from kerntree.coder.kernel import Kernel
+from kerntree.coder.kernel import Kernel, Store
 from kerntree.coder.lowering import build_kernel
 from kerntree.coder.passes import one_pass
 from kerntree.coder.program import Group, Program, Schedule, to_json
@@ -111,7 +111,7 @@ def _case_code(case: Case, program: Program, cases: int, language: Language[Any]
         if group.schedule.one_pass:
             kernel = one_pass(kernel)
         suffix = f"_{identifier(case.name)}" if cases > 1 else ""
-        replaced = _replaced(graph, program.groups, position, group)
+        replaced = _replaced(graph, program.groups, position, group, language.name)
         in_place[group.name] = replaced
         functions[group.name] = language.function(
             kernel,
@@ -141,7 +141,7 @@ def _device(case: Case) -> str:
 
 
 def _replaced(
-    graph: OperatorGraph, groups: Sequence[Group], position: int, group: Group
+    graph: OperatorGraph, groups: Sequence[Group], position: int, group: Group, language: str
 ) -> dict[str, str]:
     """Values this kernel may write straight into the inputs that they replace."""
     from kerntree.coder.lowering import can_store_in_place
@@ -161,10 +161,21 @@ def _replaced(
             continue
         if tensor.name in result.values() or output.value in result:
             continue
-        same = graph.spec(output.value).shape == tensor.spec.shape
+        value = graph.spec(output.value)
+        same = (value.shape, value.dtype) == (tensor.spec.shape, tensor.spec.dtype)
+        if language == "triton" and not _written_along_rows(kernel, output.value):
+            continue  # other programs of the row, or other threads, may yet have to read it
         if same and can_store_in_place(kernel, output.value, tensor.name):
             result[output.value] = tensor.name
     return result
+
+
+def _written_along_rows(kernel: Kernel, value: str) -> bool:
+    """Whether a stored value differs along what the kernel reduces, if it reduces at all."""
+    stores = [i for i in kernel.body if isinstance(i, Store) and i.access.tensor == value]
+    return not kernel.reduced or all(
+        any(store.access.strides[d] for d in kernel.reduced) for store in stores
+    )
 
 
 def _tunables(tunables: Tunables, config: Config) -> str:
@@ -181,13 +192,13 @@ def _model(problem: Problem, codes: Sequence[_CaseCode]) -> str:
     given = "inputs" if nested else f"({', '.join(names)}{',' if len(names) == 1 else ''})"
     if nested:
         lines.append("        inputs = leaves(inputs)")
-    lines.append(f"        form = form_of({given})")
+    lines.append(f"        given_form = form_of({given})")
     for number, code in enumerate(codes):
-        lines.append(f"        if form == FORMS[{number}]:")
+        lines.append(f"        if given_form == FORMS[{number}]:")
         call = "*inputs" if nested else ", ".join(names)
         lines.append(f"            return self.{_method(code, codes)}({call})")
     lines.append("        raise ValueError(")
-    lines.append('            f"this kernel was made for inputs {FORMS}, not for {form}; "')
+    lines.append('            f"this kernel was made for inputs {FORMS}, not for {given_form}; "')
     lines.append('            "search again with a case of that form"')
     lines.append("        )")
     for code in codes:

@@ -56,7 +56,8 @@ def emit_triton(
     with lines.inside(*tiles, end=""):
         meetings = _write_tile(nest, lines, in_place)
     kernel = nest.kernel
-    parameters = (*kernel.reads, *(t for t in kernel.writes if t not in in_place))
+    fresh = (t for t in kernel.writes if t not in in_place)
+    parameters = tuple(dict.fromkeys((*kernel.reads, *in_place.values(), *fresh)))
     signature = ", ".join(_signature(nest, parameters, tuple(meetings.scratch)))
     head = f"@triton.jit\ndef {name}({signature}):\n{_comment(kernel, in_place)}"
     return TritonFunction(

@@ -1,5 +1,6 @@
 """Where a tile lies: in its tensors, along each dimension, inside rows and columns there are."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -11,15 +12,16 @@ from kerntree.coder.kernel import Access
 _RESERVED = frozenset(
     "tl triton torch libdevice row column inside inside_row inside_column part first ticket tile "
     "better step shrink before peak lost middle apart entries count share start taken arrived "
-    "ROWS BLOCK PARTS WIDTH CHUNK STAGES float min max range".split()
+    "part_of_row end ROWS BLOCK PARTS WIDTH CHUNK STAGES TILES float min max range".split()
 )
+_OWN = re.compile(r"i\d+|parts_\w+|\w+_(taken|so_far|parts|second|index|position|inside)")
 _TAKEN = "_taken"
 
 
 def tensor_name(tensor: str) -> str:
     """The name of a tensor's parameter, apart from the names a kernel's own text uses."""
     text = identifier(tensor)
-    return text + "_" if text in _RESERVED else text
+    return text + "_" if text in _RESERVED or _OWN.fullmatch(text) else text
 
 
 @dataclass(frozen=True)

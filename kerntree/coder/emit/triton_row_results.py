@@ -8,8 +8,8 @@ from kerntree.coder.emit.names import Names
 from kerntree.coder.emit.triton_meetings import Meetings
 from kerntree.coder.emit.triton_nest import TileNest
 from kerntree.coder.emit.triton_reduce import Reduction
-from kerntree.coder.kernel import Kernel, Point, Reduce
-from kerntree.coder.passes import uses
+from kerntree.coder.kernel import Kernel, Point, Reduce, Store
+from kerntree.coder.passes import results, uses
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,23 @@ def _is_softmax_peak(kernel: Kernel, reduce: Reduce) -> bool:
         i.result for i in kernel.body
         if isinstance(i, Point) and i.function == "exp" and i.operands[0] in shifts
     }  # fmt: skip
-    return any(
-        isinstance(i, Reduce) and i.function == "sum" and i.operand in powers for i in kernel.body
-    )
+    sums = {
+        i.results[0] for i in kernel.body
+        if isinstance(i, Reduce) and i.function == "sum" and i.operand in powers
+    }  # fmt: skip
+    return bool(sums) and not _leaks(kernel, peak, sums)
+
+
+def _leaks(kernel: Kernel, peak: str, sums: set[str]) -> bool:
+    """Whether something is stored, or reduced, that depends on the peak and on none of the sums."""
+    quiet = {peak}
+    loud = set(sums)
+    for i in kernel.body:
+        names, used = results(i), uses(i)
+        if loud.intersection(used) or loud.intersection(names):
+            loud.update(names)
+        elif quiet.intersection(used):
+            if isinstance(i, Store | Reduce):
+                return True
+            quiet.update(names)
+    return False

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from kerntree.coder.kernel import Kernel
+from kerntree.coder.kernel import At, Kernel
 from kerntree.coder.program import Schedule
 
 MOST_KEPT = 1 << 15  # elements of a row that one program holds in registers
@@ -41,7 +41,8 @@ def tiles_of(kernel: Kernel, schedule: Schedule) -> Tiles:
     columns = prod(kernel.dims[d].extent for d in kernel.reduced)
     if not kernel.reduced:
         return _flat(rows, schedule)
-    if schedule.split:
+    # a gathered element may be another program's, which has overwritten it in place by then
+    if schedule.split and not any(isinstance(i, At) for i in kernel.body):
         return _split(columns, schedule)
     columns_up = power_of_two(columns)
     outer = schedule.order == "reduce_outer"
