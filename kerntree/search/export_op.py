@@ -69,6 +69,7 @@ class _Signature:
             "TENSORS": self._tensors(),
             "TREE": self._tree(self.case.output_tree),
             "UNPACK": _unpacked(len(self.results)),
+            "MADE": "kind(*init)" + (".eval()" if self.problem.mode == "eval" else ""),
         }
         return re.sub(rf"\b({'|'.join(values)})\b", lambda found: values[found[1]], _OPERATOR)
 
@@ -168,7 +169,7 @@ def _module(kind):
     """One module of a class, for its code alone: its state comes with each call."""
     if kind not in _modules:
         init = get_init_inputs() if "get_init_inputs" in globals() else []
-        _modules[kind] = kind(*init)
+        _modules[kind] = MADE
     return _modules[kind]
 
 
@@ -190,8 +191,9 @@ def _place(inputs):
     return FORMS.index(form) if form in FORMS else None
 
 
-def _run(kind, inputs, state):
-    result = torch.func.functional_call(_module(kind), state, inputs)
+def _run(inputs, state):
+    """The kernel; for a form that it was not made for it asks the reference itself."""
+    result = torch.func.functional_call(_module(ModelNew), state, inputs)
     leaves = _leaves(result)
     results = [leaves[k].contiguous() for k in KEPT]
     shared = [t.untyped_storage().data_ptr() for t in (*_leaves(list(inputs)), *state.values())]
@@ -201,11 +203,9 @@ def _run(kind, inputs, state):
 
 @torch.library.custom_op("kerntree::NAME", mutates_args=MUTATED)
 def NAME(ARGUMENTS) -> RETURNS:
-    """The kernel for the forms it was made for, the reference for all others."""
     inputs, state = INPUTS, STATE
-    kind = Model if _place(inputs) is None else ModelNew
     with torch.no_grad():
-        results = _run(kind, inputs, state)
+        results = _run(inputs, state)
     return RESULT
 
 

@@ -6,12 +6,15 @@ import pytest
 import torch
 from torch.nn import functional
 
+from kerntree.coder.emit import emit_module
 from kerntree.coder.emit.triton_tiles import power_of_two, powers, tiles_of
 from kerntree.coder.gpu import GpuMachine
 from kerntree.coder.groups import kernel_of, root_program
 from kerntree.coder.program import Schedule
 from kerntree.coder.rewrites import REWRITES, kinds_for
+from kerntree.coder.sketch import SketchCoder
 from kerntree.evaluator.export import export_graph
+from kerntree.plans.problem import Case, InputSpec, Problem
 
 MACHINE = GpuMachine()
 
@@ -141,3 +144,17 @@ def test_powers_hold_both_ends():
     assert powers(4, 32) == (4, 8, 16, 32)
     assert powers(8, 2) == (8,)
     assert [power_of_two(n) for n in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
+
+
+def test_a_step_that_is_expected_to_lose_is_not_taken_for_one_that_enables():
+    graph, program = lowered(softmax, (16, 1 << 22))
+    for kind in ("split", "one_pass"):
+        program = REWRITES[kind].apply(graph, program, REWRITES[kind].applicable(graph, program)[0])
+    given = InputSpec(path="0", name="x", tensor=graph.inputs[0].spec)
+    case = Case(name="default", inputs=(given,), outputs=(), output_tree=0, graph=graph)
+    source = "import torch\n\nclass Model(torch.nn.Module):\n    pass\n"
+    problem = Problem(name="p", path="p.py", folder="", source=source, cases=(case,))
+    candidate = emit_module(problem, program)
+    listed = {s.kind: s for s in SketchCoder("triton").strategies(problem, candidate)}
+    assert listed["keep_row"].expected_gain < -0.1
+    assert not any(strategy.enabling for strategy in listed.values())

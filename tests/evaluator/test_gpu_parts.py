@@ -1,6 +1,8 @@
 """What surrounds a GPU and needs none: handles, facts, room, words for failures."""
 
 import ctypes
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +14,14 @@ from kerntree.evaluator.floor import floor_ns
 from kerntree.evaluator.inputs import make_inputs
 from kerntree.evaluator.memory import check_memory
 from kerntree.evaluator.opening import open_evaluator
+from kerntree.evaluator.oracle_ground import CudaBlocks
 from kerntree.evaluator.problem_file import load_problem_file
 from kerntree.evaluator.refusal import poisoned, refusal
 from kerntree.evaluator.room import Bytes, Room, bytes_of, room_for
 from kerntree.evaluator.settings import EvaluatorSettings
 from kerntree.plans.errors import ProblemError, SettingsError
 from kerntree.plans.graph import GraphInput, GraphOutput, Node, OperatorGraph, contiguous
-from kerntree.plans.problem import Case, InputSpec, OutputSpec, Problem
+from kerntree.plans.problem import Case, InputSpec, OutputSpec, Problem, StateSpec
 
 GIB = 1 << 30
 H200 = GpuFacts(
@@ -180,6 +183,32 @@ def test_small_cases_are_kept_as_they_are_and_the_largest_thriftily():
 def test_what_does_not_fit_is_refused_with_the_sizes():
     with pytest.raises(ProblemError, match=r"needs about \d+\.\d GiB .* 118\.\d GiB"):
         room(8192, 393216)
+
+
+def test_a_large_state_counts_though_the_case_is_small():
+    weights = StateSpec(name="w", kind="parameter", tensor=contiguous((1 << 32,), "float32"))
+    problem = problem_of(64, 64).replaced(state=(weights,))
+    with pytest.raises(ProblemError, match="needs about"):
+        room_for(problem, problem.cases[0], memory=DEVICE.memory, slots=2)
+
+
+def test_the_oracle_frees_tensors_that_only_a_cycle_holds(monkeypatch):
+    class Held:
+        pass
+
+    held = Held()
+    held.itself = held
+    gone = weakref.ref(held)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 8 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 8 * GIB)
+    gc.disable()
+    try:
+        del held
+        assert gone() is not None
+        CudaBlocks(lending=object()).tidy()
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_written_in_place_counts_as_a_result():

@@ -98,7 +98,7 @@ class ToyEvaluator:
         return None
 
     def evaluate(self, request):
-        taken = frozenset(request.candidate.program)
+        taken = frozenset(request.candidate.program or ())
         self.ran.append((request.candidate.identity, config_key(request.config)))
         if self.lost:
             self.lost.pop()
@@ -112,7 +112,7 @@ class ToyEvaluator:
 
     def duel(self, challenger, incumbent):
         self.duels.append((challenger, incumbent))
-        mine = self.gain(frozenset(challenger.candidate.program), challenger.config)
+        mine = self.gain(frozenset(challenger.candidate.program or ()), challenger.config)
         theirs = 0.0
         if incumbent is not None:
             theirs = self.gain(frozenset(incumbent.candidate.program), incumbent.config)

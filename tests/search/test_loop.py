@@ -3,6 +3,7 @@
 import pytest
 
 from kerntree.cache.journal import read_events
+from kerntree.coder.own import OwnKernel, WithOwnKernels
 from kerntree.plans.evaluation import Verdict
 from kerntree.search.budget import Budget
 from kerntree.search.events import Dueled, Evaluated, Reverified, decode
@@ -109,6 +110,15 @@ def test_the_first_way_down_follows_what_is_expected_to_win_and_measures_its_end
     measured = [node.candidate.program for node in nodes if node.measured]
     assert measured == [[], ["fuse", "tile", "vectorize"]]
     assert len(nodes) == 4
+
+
+def test_a_kernel_of_ones_own_does_not_take_the_place_of_the_first_way_down(search, toy):
+    coder = toy.Coder(KINDS, expected={"fuse": 0.5, "tile": 0.3, "vectorize": 0.4})
+    mine = OwnKernel("mine.py", "class ModelNew:\n    pass\n")
+    search(WithOwnKernels(coder, [mine]), toy.Evaluator(additive), budget=Budget(evaluations=3))
+    nodes = fold(read_events(search.path)).nodes.values()
+    measured = [node.candidate.program for node in nodes if node.measured]
+    assert measured == [[], None, ["fuse", "tile", "vectorize"]]
 
 
 def test_the_first_good_candidate_becomes_a_record_before_its_configs_are_raced(search, toy):
