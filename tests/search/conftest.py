@@ -46,6 +46,8 @@ class ToyCoder:
         return self.candidate(())
 
     def strategies(self, problem, candidate):
+        if candidate.program is None:
+            return []
         taken = set(candidate.program)
         return [
             Strategy(
