@@ -23,24 +23,24 @@ from kerntree.coder.rewrites.rewrite import ALL, Rewrite
 _CATALOGUE: tuple[Rewrite, ...] = (
     lower,
     fuse,
-    vectorize,
-    parallelize,
-    one_pass,
-    reorder,
-    split,
-    keep_row,
-    tile,
-    pipeline,
-    persist,
-    stream,
-    huge_pages,
+    vectorize.REWRITE,
+    parallelize.REWRITE,
+    one_pass.REWRITE,
+    reorder.REWRITE,
+    split.REWRITE,
+    keep_row.REWRITE,
+    tile.REWRITE,
+    pipeline.REWRITE,
+    persist.REWRITE,
+    stream.REWRITE,
+    huge_pages.REWRITE,
 )
-REWRITES: Mapping[str, Rewrite] = MappingProxyType({entry.KIND: entry for entry in _CATALOGUE})
+REWRITES: Mapping[str, Rewrite] = MappingProxyType({entry.kind: entry for entry in _CATALOGUE})
 
 
 def kinds_for(target: str) -> tuple[str, ...]:
     """The kinds of rewrites that mean something for a target, in the catalogue's order."""
-    return tuple(entry.KIND for entry in _CATALOGUE if target in entry.TARGETS)
+    return tuple(entry.kind for entry in _CATALOGUE if target in entry.targets)
 
 
 __all__ = ["ALL", "REWRITES", "Rewrite", "kinds_for"]

@@ -26,8 +26,8 @@ from kerntree.plans.graph import OperatorGraph, operands
 from kerntree.plans.roofline import FREE, FUNCTION_WORK
 from kerntree.plans.strategy import Strategy
 
-KIND = "fuse"
-TARGETS = frozenset({"cpp", "triton"})
+kind = "fuse"
+targets = frozenset({"cpp", "triton"})
 _MOST_EXTRA_WORK = 2.0  # a producer computed anew for each reader's point is no gain
 
 
@@ -35,7 +35,7 @@ def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
     """One strategy an edge between kernels, and one for all of them where there are several."""
     found = [
         Strategy(
-            kind=KIND,
+            kind=kind,
             target=f"{first.name}+{second.name}",
             instruction=f"Compute {first.name} and {second.name} in one kernel, so that what "
             "passes between them is not written to memory.",
@@ -49,7 +49,7 @@ def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
     if everything == program:
         return found
     every = "Fuse all neighbouring kernels that fit one loop nest and move no more bytes fused."
-    return [Strategy(kind=KIND, target=ALL, instruction=every), *found]
+    return [Strategy(kind=kind, target=ALL, instruction=every), *found]
 
 
 def apply(graph: OperatorGraph, program: Program, strategy: Strategy) -> Program:

@@ -5,33 +5,15 @@ from dataclasses import replace
 from kerntree.coder.emit.triton_tiles import tiles_of
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Group, Program
-from kerntree.coder.rewrites.rewrite import schedule_strategies, with_schedule
+from kerntree.coder.rewrites.rewrite import ScheduleRewrite
 from kerntree.coder.traffic import kept_row_bytes, point_values_meet_again, scheduled
 from kerntree.plans.graph import OperatorGraph
-from kerntree.plans.strategy import Strategy
 
-KIND = "keep_row"
-TARGETS = frozenset({"cpp", "triton"})
 _LARGEST_ROW = 256 * 1024  # bytes: a fraction of a core's second-level cache
 
 
-def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
-    """The kernels that need a row's values in several passes and can hold the row."""
-    return schedule_strategies(
-        graph,
-        program,
-        kind=KIND,
-        instruction=("Keep each row of {target} between its passes in place of reading it again."),
-        fits=_fits,
-    )
-
-
-def apply(graph: OperatorGraph, program: Program, strategy: Strategy) -> Program:
-    """The program with the target's `keep_row` changed; raises `CannotRealizeError`."""
-    return with_schedule(graph, program, strategy, fits=_fits, change=lambda _: {"keep_row": True})
-
-
 def _fits(graph: OperatorGraph, program: Program, group: Group, kernel: Kernel) -> bool:
+    """The kernels that need a row's values in several passes and can hold the row."""
     schedule = group.schedule
     if program.target == "triton":
         held = replace(schedule, keep_row=True)
@@ -42,3 +24,12 @@ def _fits(graph: OperatorGraph, program: Program, group: Group, kernel: Kernel) 
         and kept_row_bytes(kernel) <= _LARGEST_ROW
         and point_values_meet_again(scheduled(kernel, schedule))
     )
+
+
+REWRITE = ScheduleRewrite(
+    kind="keep_row",
+    targets=frozenset({"cpp", "triton"}),
+    instruction="Keep each row of {target} between its passes in place of reading it again.",
+    fits=_fits,
+    change=lambda _: {"keep_row": True},
+)

@@ -12,8 +12,8 @@ from kerntree.plans.graph import OperatorGraph
 from kerntree.plans.roofline import FREE
 from kerntree.plans.strategy import Strategy
 
-KIND = "lower"
-TARGETS = frozenset({"cpp", "triton"})
+kind = "lower"
+targets = frozenset({"cpp", "triton"})
 
 
 def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
@@ -24,7 +24,7 @@ def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
     names = [group.name for group in program.groups if _can_lower(graph, group)]
     found = [
         Strategy(
-            kind=KIND,
+            kind=kind,
             target=name,
             instruction=f"Write {name} as a kernel of our own in place of the torch call.",
         )
@@ -32,7 +32,7 @@ def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
     ]
     if len(names) > 1:
         every = f"Write each of {', '.join(names)} as a kernel of our own in place of torch calls."
-        found.insert(0, Strategy(kind=KIND, target=ALL, instruction=every))
+        found.insert(0, Strategy(kind=kind, target=ALL, instruction=every))
     return found
 
 

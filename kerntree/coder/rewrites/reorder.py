@@ -2,36 +2,13 @@
 
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Group, Program
-from kerntree.coder.rewrites.rewrite import schedule_strategies, with_schedule
+from kerntree.coder.rewrites.rewrite import ScheduleRewrite
 from kerntree.coder.traffic import Order, memory_traffic
 from kerntree.plans.graph import OperatorGraph
-from kerntree.plans.strategy import Strategy
-
-KIND = "reorder"
-TARGETS = frozenset({"cpp", "triton"})
-
-
-def applicable(graph: OperatorGraph, program: Program) -> list[Strategy]:
-    """The kernels that would move fewer bytes with their loops in the other order."""
-    return schedule_strategies(
-        graph,
-        program,
-        kind=KIND,
-        instruction=(
-            "Walk {target} with its loops in the other order, so that lanes adjoin in memory."
-        ),
-        fits=_fits,
-    )
-
-
-def apply(graph: OperatorGraph, program: Program, strategy: Strategy) -> Program:
-    """The program with the target's `order` changed; raises `CannotRealizeError`."""
-    return with_schedule(
-        graph, program, strategy, fits=_fits, change=lambda group: {"order": _other(group)}
-    )
 
 
 def _fits(graph: OperatorGraph, program: Program, group: Group, kernel: Kernel) -> bool:
+    """The kernels that would move fewer bytes with their loops in the other order."""
     if not kernel.reduced or all(kernel.dims[d].extent == 1 for d in kernel.kept):
         return False
     if group.schedule.split:
@@ -42,3 +19,12 @@ def _fits(graph: OperatorGraph, program: Program, group: Group, kernel: Kernel) 
 
 def _other(group: Group) -> Order:
     return "reduce_outer" if group.schedule.order == "reduce_inner" else "reduce_inner"
+
+
+REWRITE = ScheduleRewrite(
+    kind="reorder",
+    targets=frozenset({"cpp", "triton"}),
+    instruction="Walk {target} with its loops in the other order, so that lanes adjoin in memory.",
+    fits=_fits,
+    change=lambda group: {"order": _other(group)},
+)

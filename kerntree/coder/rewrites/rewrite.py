@@ -1,7 +1,7 @@
-"""What a rewrite is, and what those that change one field of schedules have in common."""
+"""What a rewrite is, and those that change fields of schedules."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pydantic import JsonValue
@@ -18,10 +18,12 @@ Fits = Callable[[OperatorGraph, Program, Group, Kernel], bool]
 
 
 class Rewrite(Protocol):
-    """One kind of strategy on programs, for some targets. A module of this package is one."""
+    """One kind of strategy on programs, for some targets."""
 
-    KIND: str
-    TARGETS: frozenset[str]
+    @property
+    def kind(self) -> str: ...
+    @property
+    def targets(self) -> frozenset[str]: ...
 
     def applicable(self, graph: OperatorGraph, program: Program) -> list[Strategy]:
         """The strategies of this kind that change the program and can be applied."""
@@ -32,64 +34,64 @@ class Rewrite(Protocol):
         ...
 
 
-def schedule_strategies(
-    graph: OperatorGraph,
-    program: Program,
-    *,
-    kind: str,
-    instruction: str,
-    fits: Fits,
-    depends_on_machine: bool = False,
-) -> list[Strategy]:
-    """One strategy a lowered group that fits, and one for all of them where there are several.
+@dataclass(frozen=True, kw_only=True)
+class ScheduleRewrite:
+    """Implements `Rewrite` for a step that changes fields of schedules, where it `fits`.
 
-    `instruction` has `{target}` where the group is named. A step that `depends_on_machine` (on the
-    state of its memory, say) says so in its parameters: no model foresees what it brings.
+    `instruction` has `{target}` where the group is named; `change` gives a group's new fields. A
+    step that `depends_on_machine` (on the state of its memory, say) says so in its parameters: no
+    model foresees what it brings.
     """
-    parameters: dict[str, JsonValue] = {"depends_on_machine": True} if depends_on_machine else {}
-    names = [group.name for group in program.groups if _fits(graph, program, group, fits)]
-    found = [
-        Strategy(
-            kind=kind,
-            target=name,
-            instruction=instruction.format(target=f"kernel {name}"),
+
+    kind: str
+    targets: frozenset[str]
+    instruction: str
+    fits: Fits
+    change: Callable[[Group], Mapping[str, Any]]
+    depends_on_machine: bool = False
+
+    def applicable(self, graph: OperatorGraph, program: Program) -> list[Strategy]:
+        """One strategy a lowered group that fits, and one for all of them if there are several."""
+        names = [group.name for group in self._fitting(graph, program)]
+        found = [self._strategy(name, f"kernel {name}") for name in names]
+        if len(names) > 1:
+            found.insert(0, self._strategy(ALL, f"each of the kernels {', '.join(names)}"))
+        return found
+
+    def apply(self, graph: OperatorGraph, program: Program, strategy: Strategy) -> Program:
+        """The program with the target's schedule changed; raises `CannotRealizeError`."""
+        chosen = self._fitting(graph, program)
+        if strategy.target == ALL:
+            if len(chosen) < 2:
+                raise CannotRealizeError(f"{self.kind} has fewer than two kernels to change")
+        else:
+            group = containing(program, strategy.target)
+            if group not in chosen:
+                raise CannotRealizeError(
+                    f"{self.kind} changes nothing at {strategy.target}: choose another step"
+                )
+            chosen = [group]
+        for group in chosen:
+            schedule = replace(group.schedule, **self.change(group))
+            program = program.with_group(group.name, replace(group, schedule=schedule))
+        return program
+
+    def _fitting(self, graph: OperatorGraph, program: Program) -> list[Group]:
+        return [group for group in program.groups if self._fits(graph, program, group)]
+
+    def _fits(self, graph: OperatorGraph, program: Program, group: Group) -> bool:
+        if not group.lowered:
+            return False
+        kernel = kernel_of(graph, group)
+        return kernel is not None and self.fits(graph, program, group, kernel)
+
+    def _strategy(self, target: str, words: str) -> Strategy:
+        parameters: dict[str, JsonValue] = {}
+        if self.depends_on_machine:
+            parameters["depends_on_machine"] = True
+        return Strategy(
+            kind=self.kind,
+            target=target,
+            instruction=self.instruction.format(target=words),
             parameters=parameters,
         )
-        for name in names
-    ]
-    if len(names) > 1:
-        every = instruction.format(target=f"each of the kernels {', '.join(names)}")
-        found.insert(0, Strategy(kind=kind, target=ALL, instruction=every, parameters=parameters))
-    return found
-
-
-def with_schedule(
-    graph: OperatorGraph,
-    program: Program,
-    strategy: Strategy,
-    *,
-    fits: Fits,
-    change: Callable[[Group], Mapping[str, Any]],
-) -> Program:
-    """The program with fields of the target's schedule changed; raises `CannotRealizeError`."""
-    if strategy.target == ALL:
-        chosen = [g for g in program.groups if _fits(graph, program, g, fits)]
-        if len(chosen) < 2:
-            raise CannotRealizeError(f"{strategy.kind} has fewer than two kernels to change")
-    else:
-        chosen = [containing(program, strategy.target)]
-        if not _fits(graph, program, chosen[0], fits):
-            raise CannotRealizeError(
-                f"{strategy.kind} changes nothing at {strategy.target}: choose another step"
-            )
-    for group in chosen:
-        schedule = replace(group.schedule, **change(group))
-        program = program.with_group(group.name, replace(group, schedule=schedule))
-    return program
-
-
-def _fits(graph: OperatorGraph, program: Program, group: Group, fits: Fits) -> bool:
-    if not group.lowered:
-        return False
-    kernel = kernel_of(graph, group)
-    return kernel is not None and fits(graph, program, group, kernel)
