@@ -6,6 +6,7 @@ import pytest
 
 from kerntree.evaluator.evaluator import LocalEvaluator
 from kerntree.evaluator.opening import open_evaluator
+from kerntree.evaluator.oracle_process import OracleProcess
 from kerntree.evaluator.settings import Deadlines, EvaluatorSettings, TimingRules
 from kerntree.plans.candidate import Candidate, Config
 from kerntree.plans.evaluation import Evaluation, EvaluationRequest
@@ -75,3 +76,29 @@ def arena(tmp_path_factory):
     yield Arena(problem, evaluator, SETTINGS)
     evaluator.close()
     evaluator.close()
+
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+"""
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One oracle for the tests that leave it alive; they describe their own problems."""
+    with OracleProcess.start(seconds=60) as oracle:
+        yield oracle
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a problem's file, after the usual imports."""
+
+    def write_problem(text, name="problem.py"):
+        path = tmp_path / name
+        path.write_text(HEAD + text)
+        return path
+
+    return write_problem

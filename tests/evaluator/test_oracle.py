@@ -24,11 +24,6 @@ from kerntree.evaluator.tensor_block import (
 from kerntree.plans.errors import ProblemError
 from kerntree.plans.graph import contiguous
 
-HEAD = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-"""
 SOFTMAX = """
 class Model(nn.Module):
     def forward(self, x):
@@ -58,27 +53,10 @@ def get_init_inputs():
 
 
 @pytest.fixture(scope="module")
-def shared():
-    """One process for the tests that leave it alive; they describe their own problems."""
-    with OracleProcess.start(seconds=60) as oracle:
-        yield oracle
-
-
-@pytest.fixture(scope="module")
 def outputs_only():
     """A process that leaves all but outputs uncompared."""
     with OracleProcess.start(outputs_only=True, seconds=60) as oracle:
         yield oracle
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_problem(text, name="problem.py"):
-        path = tmp_path / name
-        path.write_text(HEAD + text)
-        return path
-
-    return write_problem
 
 
 class Candidate:
@@ -206,7 +184,7 @@ def test_a_result_for_other_inputs_fails(shared, write):
 
 def test_leaving_out_a_weight_of_ones_fails(shared, write):
     path = write(NORM)
-    source = (HEAD + NORM).replace("self.norm(residual)", "F.layer_norm(residual, [40])")
+    source = path.read_text().replace("self.norm(residual)", "F.layer_norm(residual, [40])")
     candidate = Candidate(described(shared, path), path, source=source)
     assert not bool((candidate.given["norm.weight"] == 1).all())
     prepared = shared.prepare("default", seed=3)
@@ -343,10 +321,9 @@ def test_a_process_that_died_is_replaced_and_knows_what_it_knew(shared, write):
     assert not candidate.judge(prepared, results).ok
 
 
-def test_expectations_are_kept_within_a_budget(tmp_path, monkeypatch):
+def test_expectations_are_kept_within_a_budget(write, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    path = tmp_path / "problem.py"
-    path.write_text(HEAD + SOFTMAX)
+    path = write(SOFTMAX)
     spec = contiguous((16, 40), "float32")
     text = path.read_text()
     subject = Subject(path=str(path), digest=sha256(text.encode()).hexdigest(), mode="as_is")

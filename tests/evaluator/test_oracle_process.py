@@ -11,11 +11,6 @@ import pytest
 from kerntree.evaluator.oracle_process import OracleFailed, OracleProcess
 from kerntree.plans.errors import ProblemError
 
-HEAD = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-"""
 SOFTMAX = """
 class Model(nn.Module):
     def forward(self, x):
@@ -24,13 +19,6 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.randn(16, 40)]
 """
-
-
-@pytest.fixture(scope="module")
-def shared():
-    """One process for the tests that leave it alive; they describe their own problems."""
-    with OracleProcess.start(seconds=60) as oracle:
-        yield oracle
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +33,6 @@ def other(tmp_path_factory):
         os.chdir(here)
     with oracle:
         yield oracle
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_problem(text, name="problem.py"):
-        path = tmp_path / name
-        path.write_text(HEAD + text)
-        return path
-
-    return write_problem
 
 
 def test_prints_do_not_disturb(shared, write):
