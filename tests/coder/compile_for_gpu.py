@@ -4,7 +4,6 @@ Prints a line of JSON a kernel: registers, bytes of spills, whether loads are wi
 process of its own, since Triton's interpreter and its compiler do not get along in one.
 """
 
-import importlib.util
 import json
 import os
 import re
@@ -18,6 +17,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+
+from kerntree.coder.emit import emit_module
 
 TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16",
@@ -61,11 +62,10 @@ def compiled(self, *args, grid, warmup, **options):
 
 
 def main():
-    path = Path(__file__).parent / "test_emit.py"
-    spec = importlib.util.spec_from_file_location("emit", path)
-    emit = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(emit)
-    emit.INTERPRETED = False
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+    import printing
+
+    printing.INTERPRETED = False
     JITFunction.run = compiled
     functional = torch.nn.functional
     cases = [
@@ -78,11 +78,11 @@ def main():
     ]  # fmt: skip
     for name, function, inputs in cases:
         for how in json.loads(sys.argv[1]):
-            problem = emit.problem_of(emit.Lambda(function), inputs)
-            schedule = emit.SCHEDULES["triton"][how]
-            candidate = emit.emit_module(problem, emit.fused(problem, schedule, "triton"))
+            problem = printing.problem_of(printing.Lambda(function), inputs)
+            schedule = printing.SCHEDULES["triton"][how]
+            candidate = emit_module(problem, printing.fused(problem, schedule, "triton"))
             found.clear()
-            emit.load(candidate).ModelNew()(*inputs)
+            printing.load(candidate).ModelNew()(*inputs)
             for entry in found:
                 print(json.dumps({"case": name, "schedule": how, **entry}))
 
