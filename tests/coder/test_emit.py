@@ -231,3 +231,14 @@ def test_views_are_read_where_they_lie(printed_as):
 def test_a_value_added_to_its_own_transpose(printed_as):
     x = torch.randn(16, 16)
     check(Lambda(lambda x: torch.relu(x + x.t())), [x], printed_as)
+
+
+@pytest.mark.parametrize("printed_as", [("cpp", "fast"), ("triton", "fast")], ids="-".join)
+def test_results_keep_the_width_of_their_type(printed_as):
+    torch.manual_seed(16)
+    exact = torch.rand(4, 70, dtype=torch.float64)
+    check(Lambda(lambda x: x.clamp(0.1, 0.9)), [exact], printed_as, scale=1e-14)
+    small = torch.randint(0, 256, (4, 70), dtype=torch.uint8)
+    check(Lambda(lambda x: (x.amax(-1, keepdim=True) * 3).float()), [small], printed_as)
+    truth = torch.rand(4, 70) > 0.97
+    check(Lambda(lambda x: (x.amax(-1), x.amin(-1))), [truth], printed_as)

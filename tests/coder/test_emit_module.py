@@ -214,3 +214,32 @@ def test_a_parameter_may_have_a_name_that_kernels_use():
 
     inputs = [torch.randn(6, 4, 5), torch.randn(4, 6, 5), torch.randn(5)]
     check(Model(), inputs, ("triton", "plain"))
+
+
+class OverwrittenUnderAView(torch.nn.Module):
+    def forward(self, x, w):
+        view = x.t()
+        grown = torch.relu(x)
+        product = torch.mm(view, w)
+        x.copy_(grown * 2)
+        return product
+
+
+@pytest.mark.parametrize("printed_as", BOTH, ids="-".join)
+def test_an_input_is_not_overwritten_while_a_view_of_it_is_to_be_read(printed_as):
+    torch.manual_seed(17)
+    target, how = printed_as
+    x, w = torch.randn(5, 5), torch.randn(5, 5)
+    problem = problem_of(OverwrittenUnderAView(), [x.clone(), w], mutated=("0",))
+    program = fused(problem, SCHEDULES[target][how], target)
+    printed = load(emit_module(problem, program)).ModelNew()
+    got = x.clone().to(DEVICES[target])
+    product = printed(got, w.to(DEVICES[target])).cpu()
+    torch.testing.assert_close(product, torch.mm(x.t(), w))
+    torch.testing.assert_close(got.cpu(), torch.relu(x) * 2)
+
+
+def test_a_power_of_zero_is_no_kernel_and_no_crash():
+    graph = export_graph(Lambda(lambda x: x.pow(0)), (torch.randn(4, 5),))
+    with pytest.raises(CannotLowerError):
+        build_kernel(graph, [node.name for node in graph.nodes], name="k")

@@ -10,12 +10,13 @@ from kerntree.coder.emit.names import identifier
 from kerntree.coder.emit.reference import embedded_reference
 from kerntree.coder.emit.triton_module import Triton
 from kerntree.coder.kernel import Kernel, Store
-from kerntree.coder.lowering import build_kernel
+from kerntree.coder.lowering import build_kernel, can_store_in_place
 from kerntree.coder.passes import one_pass
 from kerntree.coder.program import Group, Program, Schedule, to_json
 from kerntree.plans.candidate import Candidate, Config, Tunables
-from kerntree.plans.graph import OperatorGraph
+from kerntree.plans.graph import OperatorGraph, operands
 from kerntree.plans.problem import Case, Problem
+from kerntree.plans.roofline import FREE
 
 F = TypeVar("F")
 
@@ -144,9 +145,6 @@ def _replaced(
     graph: OperatorGraph, groups: Sequence[Group], position: int, group: Group, language: str
 ) -> dict[str, str]:
     """Values this kernel may write straight into the inputs that they replace."""
-    from kerntree.coder.lowering import can_store_in_place
-    from kerntree.plans.graph import operands
-
     inputs = {entry.target: entry for entry in graph.inputs if entry.kind == "user"}
     kernel = build_kernel(graph, group.nodes, name=group.name)
     later = {n for g in groups[position + 1 :] for n in g.nodes}
@@ -157,7 +155,7 @@ def _replaced(
         if output.kind != "input_mutation" or output.value not in kernel.writes:
             continue
         tensor = inputs[output.target]
-        if tensor.name in read_later or tensor.name in returned:
+        if _views_of(graph, tensor.name) & (read_later | returned):
             continue
         if tensor.name in result.values() or output.value in result:
             continue
@@ -168,6 +166,15 @@ def _replaced(
         if same and can_store_in_place(kernel, output.value, tensor.name):
             result[output.value] = tensor.name
     return result
+
+
+def _views_of(graph: OperatorGraph, name: str) -> set[str]:
+    """The values that may lie in a tensor's memory, itself among them."""
+    found = {name}
+    for node in graph.nodes:
+        if node.target in FREE and found.intersection(operands(node)):
+            found.add(node.name)
+    return found
 
 
 def _written_along_rows(kernel: Kernel, value: str) -> bool:

@@ -21,7 +21,9 @@ from kerntree.coder.kernel import (
 )
 from kerntree.coder.passes import point_values, results, uses
 
-_NEEDS_TENSORS = LANGUAGE | LIBDEVICE.keys() | {"cast", "abs", "sigmoid", "remainder", "floor_div"}
+_NEEDS_TENSORS = LANGUAGE | LIBDEVICE.keys() | {
+    "cast", "abs", "sigmoid", "remainder", "floor_div", "maximum", "minimum",
+}  # fmt: skip
 _NEED_LIBDEVICE = frozenset({"remainder_like_divisor", "divide_down"})
 
 
@@ -119,7 +121,7 @@ class TileExpressions:
         text = point(function, operands, dtype)
         self._note(text)
         literals = any(name in self.names.constants for name in instruction.operands)
-        if function in ("where", "maximum", "minimum") and literals and dtype != "float32":
+        if function == "where" and literals and dtype != "float32":
             return f"{text}.to({TYPES[dtype]})"
         return text
 

@@ -8,8 +8,11 @@ from kerntree.coder.emit.names import Names
 from kerntree.coder.emit.triton_meetings import Meetings
 from kerntree.coder.emit.triton_nest import TileNest
 from kerntree.coder.emit.triton_reduce import Reduction
+from kerntree.coder.emit.triton_text import TYPES
 from kerntree.coder.kernel import Kernel, Point, Reduce, Store
 from kerntree.coder.passes import results, uses
+
+_NARROW = frozenset({"int8", "uint8", "int16"})
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,10 @@ class RowResults:
             self._put(steps)
         chosen = found[r.result_part :] if r.result_part else found
         for name, text in zip(r.reduce.results, chosen, strict=True):
-            self.lines.put(f"{self.names[name]} = {text}")
+            # Triton widens what it reduces of narrow integers
+            dtype = self.names.types[name]
+            narrow = f"({text}).to({TYPES[dtype]})" if dtype in _NARROW else text
+            self.lines.put(f"{self.names[name]} = {narrow}")
 
     def _put(self, lines: Sequence[str]) -> None:
         for line in lines:

@@ -120,7 +120,7 @@ def _pow(call: Call) -> Value:
     if isinstance(x, Register | InMemory) and isinstance(y, int | float) and is_float(dtype):
         match float(y):
             case 0.0:
-                return b.point("eq", b.constant(0, dtype), 0, dtype=dtype, result=dtype)
+                return b.reshaped_constant(b.constant(1, dtype), call.spec.shape)
             case 1.0:
                 return b.cast(x, dtype)
             case 2.0:

@@ -21,6 +21,9 @@ def _count(call: Call, dims: list[int]) -> int:
     return prod(call.tensor(0).shape[d] for d in dims)
 
 
+_OF_BOOL: dict[ReduceFunction, ReduceFunction] = {"max": "any", "min": "all"}
+
+
 def _plain(function: ReduceFunction, *, keep_position: int = 2) -> Lowering:
     def lower(call: Call) -> Value:
         keepdim = bool(call.raw(keep_position, "keepdim", False))
@@ -29,7 +32,8 @@ def _plain(function: ReduceFunction, *, keep_position: int = 2) -> Lowering:
             x = call.builder.cast(x, call.spec.dtype)
         if function in ("any", "all") and x.dtype != "bool":
             x = call.builder.point("ne", x, 0, dtype=x.dtype, result="bool")
-        return call.builder.reduce(function, x, _dims(call), keepdim=keepdim, dtype=call.spec.dtype)
+        kind = _OF_BOOL.get(function, function) if x.dtype == "bool" else function
+        return call.builder.reduce(kind, x, _dims(call), keepdim=keepdim, dtype=call.spec.dtype)
 
     return lower
 
@@ -83,6 +87,8 @@ def _extreme_with_index(function: ReduceFunction, where: ReduceFunction) -> Lowe
     def lower(call: Call) -> tuple[Value | None, ...]:
         keepdim = bool(call.raw(2, "keepdim", False))
         x, dims, dtype = call.builder.read(call.tensor(0)), _dims(call), call.spec.dtype
+        if x.dtype == "bool":
+            raise CannotLowerError("the place of a bool's extreme")
         value = call.builder.reduce(function, x, dims, keepdim=keepdim, dtype=dtype)
         index = call.builder.reduce(where, x, dims, keepdim=keepdim, dtype=dtype)
         return value, index
