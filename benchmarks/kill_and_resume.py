@@ -34,6 +34,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from kerntree.evaluator.process import children_of
+
 ROOT = Path(__file__).parents[1]
 PROBLEM = """\
 import torch
@@ -86,21 +88,11 @@ def command_of(pid):
         return []
 
 
-def children(pid):
-    found = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    except (OSError, ValueError):
-        pass
-    return found
-
-
 def descendants(pid):
-    found, pending = [], children(pid)
+    found, pending = [], children_of(pid)
     while pending:
         found.append(pending.pop())
-        pending += children(found[-1])
+        pending += children_of(found[-1])
     return found
 
 
@@ -120,13 +112,13 @@ class Watch:
             self.look()
 
     def look(self):
-        for process in children(self.pid):
+        for process in children_of(self.pid):
             self._remember(process)
             if not any(b"kerntree.evaluator.zygote" in word for word in command_of(process)):
                 for other in descendants(process):
                     self._remember(other)
                 continue
-            for child in children(process):
+            for child in children_of(process):
                 identity = self._remember(child)
                 if identity[1] is not None:
                     self.started.add(identity)

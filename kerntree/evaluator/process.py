@@ -302,15 +302,21 @@ class Zygote:
 def _namespace_memory(keeper: int) -> int:
     """Bytes of resident private memory of all descendants of a process."""
     page = os.sysconf("SC_PAGE_SIZE")
-    total, pending = 0, [keeper]
+    total, pending = 0, children_of(keeper)
     while pending:
         pid = pending.pop()
-        try:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                pending += map(int, (task / "children").read_text().split())
-            if pid != keeper:
-                _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-                total += (int(resident) - int(shared)) * page
-        except (OSError, ValueError):
-            continue
+        pending += children_of(pid)
+        with contextlib.suppress(OSError, ValueError):
+            _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+            total += (int(resident) - int(shared)) * page
     return total
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of what any thread of a process started; threads may end while it looks."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # this thread alone is gone
+                found += map(int, (task / "children").read_text().split())
+    return found

@@ -6,6 +6,7 @@ import socket
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -95,14 +96,7 @@ def run(zygote, source, *, timeout=20.0, spec=SPEC, **more):
 
 
 def processes_of(pid):
-    found, pending = set(), [pid]
-    while pending:
-        parent = pending.pop()
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            children = {int(child) for child in task.read_text().split()}
-            found |= children
-            pending += children
-    return found
+    return {process.pid for process in psutil.Process(pid).children(recursive=True)}
 
 
 def gone(pid, seconds=3.0):

@@ -51,6 +51,18 @@ os._exit(0)
         "held = [bytearray(os.urandom(1 << 20) * 32) for _ in range(200)]",
         "ChildOutOfMemory",
     ),
+    "too much memory beside threads that come and go": (
+        """
+def churn():
+    while True:
+        thread = threading.Thread(target=int)
+        thread.start(); thread.join()
+for _ in range(4): threading.Thread(target=churn, daemon=True).start()
+held = [bytearray(os.urandom(1 << 20) * 32) for _ in range(200)]
+time.sleep(60)
+""",
+        "ChildOutOfMemory",
+    ),
     "fork bomb": (
         """
 while True:
