@@ -34,10 +34,15 @@ PointFunction = Literal[
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension of the domain, outermost first. Kept dimensions come before reduced ones."""
+    """One dimension of the domain, outermost first. Kept dimensions come before reduced ones.
+
+    `at_run_time`: the kernel takes the extent as an argument, and `extent` is one that it may
+    have. Only the outermost dimension, kept, may be so: no address depends on its extent.
+    """
 
     extent: int
     reduced: bool
+    at_run_time: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16",
     torch.float64: "*fp64", torch.int64: "*i64", torch.int32: "*i32", torch.bool: "*i1",
 }  # fmt: skip
+SIZES = ("rows", "tiles")
 found = []
 
 
@@ -44,13 +45,16 @@ def compiled(self, *args, grid, warmup, **options):
     signature, constants = {}, {}
     for name in self.arg_names:
         value = named[name]
-        signature[name] = TYPES[value.dtype] if isinstance(value, torch.Tensor) else "constexpr"
-        if signature[name] == "constexpr":
-            constants[name] = value
+        if isinstance(value, torch.Tensor):
+            signature[name] = TYPES[value.dtype]
+        elif name.islower():
+            signature[name] = "i32"
+        else:
+            signature[name], constants[name] = "constexpr", value
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, name in enumerate(self.arg_names)
-        if signature[name] != "constexpr"
+        if signature[name] != "constexpr" and name not in SIZES
     }
     kernel = triton.compile(
         ASTSource(self, signature, constants, aligned),
@@ -75,10 +79,18 @@ def main():
         ("gelu", functional.gelu, [torch.randn(1 << 16)]),
         ("half", lambda x: torch.log_softmax(x, -1), [torch.randn(64, 1024).bfloat16()]),
         ("loss", functional.cross_entropy, [torch.randn(64, 1000), torch.randint(0, 1000, (64,))]),
+        ("any rows", lambda x: torch.softmax(x, -1),
+         [torch.randn(64, 4096)], [torch.randn(1000, 4096)]),
     ]  # fmt: skip
-    for name, function, inputs in cases:
+    for name, function, inputs, *others in cases:
         for how in json.loads(sys.argv[1]):
-            problem = printing.problem_of(printing.Lambda(function), inputs)
+            problems = [
+                printing.problem_of(printing.Lambda(function), i) for i in (inputs, *others)
+            ]
+            given = [
+                p.cases[0].model_copy(update={"name": f"c{k}"}) for k, p in enumerate(problems)
+            ]
+            problem = problems[0].model_copy(update={"cases": tuple(given)})
             schedule = printing.SCHEDULES["triton"][how]
             candidate = emit_module(problem, printing.fused(problem, schedule, "triton"))
             found.clear()

@@ -1,6 +1,6 @@
 """The part of a printed module that compiles and loads its C++, as text."""
 
-BUILD = '''FUNCTIONS = {functions}  # name: number of tensors
+BUILD = '''FUNCTIONS = {functions}  # name: numbers of tensors and of extents
 
 _loaded = None
 
@@ -33,8 +33,9 @@ def build():
         if done.returncode:
             raise RuntimeError(f"build failed: {{done.stderr[-4000:]}}")
         loaded = ctypes.CDLL(library)
-    for name, tensors in FUNCTIONS.items():
-        getattr(loaded, name).argtypes = [ctypes.c_void_p] * tensors + [ctypes.c_int]
+    for name, (tensors, extents) in FUNCTIONS.items():
+        taken = [ctypes.c_void_p] * tensors + [ctypes.c_int64] * extents + [ctypes.c_int]
+        getattr(loaded, name).argtypes = taken
         getattr(loaded, name).restype = None
     _loaded = loaded
 

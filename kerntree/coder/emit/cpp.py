@@ -23,7 +23,10 @@ _HUGE = 4 << 20  # bytes: below, an allocator reuses pages and there are no faul
 
 @dataclass(frozen=True)
 class Function:
-    """C++ text of one kernel, its parameters in order, and the helpers and functions it uses."""
+    """C++ text of one kernel, its parameters in order, and the helpers and functions it uses.
+
+    `sized`: the outermost extent is one more argument.
+    """
 
     name: str
     text: str
@@ -31,6 +34,7 @@ class Function:
     writes: tuple[str, ...]
     helpers: frozenset[str]
     math: frozenset[str]
+    sized: bool = False
 
 
 def emit_function(
@@ -44,7 +48,11 @@ def emit_function(
     write_kept_loops(nest, lines, write_rows=row_program(nest, lines, in_place=in_place).write)
     fresh = (t for t in kernel.writes if t not in in_place)
     parameters = tuple(dict.fromkeys((*kernel.reads, *in_place.values(), *fresh)))
-    signature = ", ".join([*(_parameter(kernel, t, in_place) for t in parameters), "int threads"])
+    sized = kernel.dims[0].at_run_time
+    sizes = ["int64_t n0"] * sized
+    signature = ", ".join(
+        [*(_parameter(kernel, t, in_place) for t in parameters), *sizes, "int threads"]
+    )
     used = "" if schedule.parallel else "  (void)threads;\n"
     head = f'{_comment(kernel, in_place)}extern "C" void {name}({signature}) {{\n{used}'
     return Function(
@@ -54,12 +62,13 @@ def emit_function(
         kernel.writes,
         frozenset(lines.helpers),
         frozenset(lines.math),
+        sized,
     )
 
 
 def _comment(kernel: Kernel, in_place: Mapping[str, str]) -> str:
     extents = [
-        f"i{d}: {dim.extent}{' reduced' if dim.reduced else ''}"
+        f"i{d}: {'n0' if dim.at_run_time else dim.extent}{' reduced' if dim.reduced else ''}"
         for d, dim in enumerate(kernel.dims)
     ]
     outputs = ", ".join(
@@ -91,8 +100,13 @@ def _expect_huge_pages(kernel: Kernel, lines: Lines, in_place: Mapping[str, str]
     for i in kernel.body:
         if isinstance(i, Store) and i.access.tensor not in in_place:
             size = ITEM_BYTES[i.dtype]
-            for stride, dim in zip(i.access.strides, kernel.dims, strict=True):
-                size *= dim.extent if stride else 1
-            if size >= _HUGE:
+            at_run_time = ""
+            for d, (stride, dim) in enumerate(zip(i.access.strides, kernel.dims, strict=True)):
+                if stride and dim.at_run_time:
+                    at_run_time = f"n{d} * "
+                elif stride:
+                    size *= dim.extent
+            if at_run_time or size >= _HUGE:
+                tensor = identifier(i.access.tensor)
                 lines.helpers.add("expect_huge_pages")
-                lines.put(f"expect_huge_pages({identifier(i.access.tensor)}, {size});")
+                lines.put(f"expect_huge_pages({tensor}, {at_run_time}{size});")

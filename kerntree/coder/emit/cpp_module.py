@@ -1,11 +1,12 @@
 """What a module with C++ kernels holds: the text of all of them, and how it is built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from kerntree.coder.emit.build_text import BUILD
 from kerntree.coder.emit.cpp import Function, emit_function
 from kerntree.coder.emit.cpp_text import HEADERS, HELPERS, PRELUDE, vector_math
+from kerntree.coder.emit.language import Printed, TunableNames
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Program, Schedule
 from kerntree.plans.candidate import Config, Tunables
@@ -15,7 +16,7 @@ _DEFAULT_LANES = 64
 
 
 class Cpp:
-    """Implements `Language`."""
+    """Implements `Language`. The block length is compiled in, and so one number for all cases."""
 
     name: Literal["cpp", "triton"] = "cpp"
 
@@ -24,11 +25,26 @@ class Cpp:
     ) -> Function:
         return emit_function(kernel, schedule, name=name, in_place=in_place)
 
-    def launch(self, function: Function, arguments: Sequence[str], *, device: str) -> Sequence[str]:
-        pointers = ", ".join(f"{name}.data_ptr()" for name in arguments)
-        return [f"library().{function.name}({pointers}, torch.get_num_threads())"]
+    def launch(
+        self,
+        functions: Sequence[Function],
+        arguments: Sequence[str],
+        *,
+        device: str,
+        extent: str,
+        entry: Callable[[str], str],
+    ) -> Sequence[str]:
+        function = functions[0]
+        given = [f"{name}.data_ptr()" for name in arguments]
+        given += [extent] * function.sized
+        return [f"library().{function.name}({', '.join(given)}, torch.get_num_threads())"]
 
-    def tunables(self, functions: Sequence[Function], program: Program) -> tuple[Tunables, Config]:
+    def limit(self, function: Function) -> int | None:
+        return None
+
+    def tunables(
+        self, printed: Sequence[Printed], program: Program, names: TunableNames
+    ) -> tuple[Tunables, Config]:
         if not (_tiled(program) and _wide(program)):
             return {}, {}
         return {"LANES": LANES}, {"LANES": _DEFAULT_LANES}
@@ -66,5 +82,5 @@ def _text(functions: Sequence[Function], fixed_lanes: bool) -> str:
 
 
 def _signatures(functions: Sequence[Function]) -> str:
-    entries = [f'    "{f.name}": {len(f.parameters)},' for f in functions]
+    entries = [f'    "{f.name}": ({len(f.parameters)}, {int(f.sized)}),' for f in functions]
     return "{\n" + "\n".join(entries) + "\n}"

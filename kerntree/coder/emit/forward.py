@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from math import inf
+from typing import Any, Protocol
 
-from kerntree.coder.emit.names import identifier
+from kerntree.coder.emit.names import argument
 from kerntree.coder.emit.torch_calls import call_text
 from kerntree.coder.program import Program
 from kerntree.plans.graph import GraphInput, OperatorGraph, operands
@@ -29,25 +30,24 @@ class Function(Protocol):
     def writes(self) -> tuple[str, ...]: ...
 
 
-F = TypeVar("F", bound=Function)
-
-
 def case_body(
     case: Case,
     graph: OperatorGraph,
     program: Program,
-    functions: Mapping[str, F],
+    functions: Mapping[str, Function],
     in_place: Mapping[str, Mapping[str, str]],
     *,
-    launch: Callable[[F, Sequence[str]], Sequence[str]],
+    launch: Callable[[str, Sequence[str]], Sequence[str]],
     device: str = "",
+    reserved: Collection[str] = (),
 ) -> CaseBody:
     """The method's text for one case.
 
-    `launch` gives the statements that run a kernel on tensors, by their names in order. `device`
-    is the expression of where new tensors go, if not to the CPU.
+    `launch` gives the statements that run a group's kernel on tensors, by their names in order.
+    `device` is the expression of where new tensors go, if not to the CPU. No value but an input
+    takes a name of `reserved`.
     """
-    names = _value_names(case, graph)
+    names = _value_names(case, graph, reserved)
     lines: list[str] = []
     read = {o for node in graph.nodes for o in operands(node)}
     read |= {output.value for output in graph.outputs}
@@ -64,7 +64,7 @@ def case_body(
             function = functions[group.name]
             lines += _contiguous(function, called, names)
             lines += _results(graph, function, in_place[group.name], names, device)
-            lines += launch(function, [names[t] for t in function.parameters])
+            lines += launch(group.name, [names[t] for t in function.parameters])
         else:
             called.update(group.nodes)
             for name in group.nodes:
@@ -78,9 +78,9 @@ def case_body(
     return CaseBody(tuple(lines), _form(case))
 
 
-def _value_names(case: Case, graph: OperatorGraph) -> dict[str, str]:
-    taken = {identifier(spec.name) for spec in case.inputs} | {"torch", "self", "inputs"}
-    by_path = {spec.path: identifier(spec.name) for spec in case.inputs}
+def _value_names(case: Case, graph: OperatorGraph, reserved: Collection[str]) -> dict[str, str]:
+    by_path = {spec.path: argument(spec.name) for spec in case.inputs}
+    taken = {*by_path.values(), *reserved}
     names: dict[str, str] = {}
     for entry in graph.inputs:
         if entry.kind == "user":
@@ -89,7 +89,7 @@ def _value_names(case: Case, graph: OperatorGraph) -> dict[str, str]:
         *(e.name for e in graph.inputs if e.kind != "user"),
         *(n.name for n in graph.nodes),
     ]:
-        name = identifier(value)
+        name = argument(value)
         while name in taken:
             name += "_"
         taken.add(name)
@@ -217,11 +217,18 @@ def _outputs(
     return text(case.output_tree)
 
 
+def _plain(value: object) -> str:
+    """A plain input as `form_of` gives it, in Python."""
+    if isinstance(value, float) and value != value:
+        return '"nan"'
+    return f'float("{value}")' if isinstance(value, float) and value in (inf, -inf) else repr(value)
+
+
 def _form(case: Case) -> str:
     parts = [
         f"({tuple(spec.tensor.shape)}, torch.{spec.tensor.dtype})"
         if spec.tensor
-        else repr(spec.value)
+        else _plain(spec.value)
         for spec in case.inputs
     ]
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"

@@ -41,7 +41,7 @@ def _share(nest: Nest, lines: Lines, threads: ExitStack, *, fenced: bool) -> Non
 
 def _columns(nest: Nest, lines: Lines, write_rows: Callable[[], None]) -> None:
     """Blocks along the last kept dimension; the whole row program runs in each."""
-    d, extent = nest.lane, nest.extent(nest.lane)
+    d, extent = nest.lane, nest.extent_text(nest.lane)
     if not nest.wide:
         with lines.inside(nest.loop(d)):
             write_rows()

@@ -3,7 +3,7 @@
 import keyword
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kerntree.coder.emit.cpp_text import literal
 from kerntree.coder.kernel import At, Constant, Index, Kernel, Load, LoadIndexed, Point, Reduce
@@ -17,14 +17,37 @@ _RESERVED = frozenset(
     "lanes block next chunk begin end width half exp log sin cos tan pow sqrt floor ceil erf "
     "round trunc fmod true false and or not xor signal stream taken share".split()
 )
+_OWN = re.compile(r"[in]\d+")  # indices and extents
+_OF_METHODS = frozenset(
+    "self torch triton float min dict inputs leaves given_form form_of FORMS FORM CONFIG SEARCHED "
+    "nearest case size_of parts chunk arrived tiles tensors sizes processors check_room "
+    "library".split()
+)
 
 
 def identifier(name: str) -> str:
     """A graph name as an identifier of both C++ and Python."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
-    if text in _RESERVED or keyword.iskeyword(text) or text[:1].isdigit():
+    if text in _RESERVED or keyword.iskeyword(text) or _OWN.fullmatch(text) or text[:1].isdigit():
         text += "_"
     return text
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Names as identifiers, each another one."""
+    found: list[str] = []
+    for name in names:
+        text = re.sub(r"\W", "_", name, flags=re.ASCII)
+        while text in found:
+            text += "_"
+        found.append(text)
+    return found
+
+
+def argument(name: str) -> str:
+    """An input's name in the module's methods, apart from the names that their text uses."""
+    text = identifier(name)
+    return text + "_" if text in _OF_METHODS or text.startswith("parts_") else text
 
 
 class Names:

@@ -61,6 +61,10 @@ class Nest:
         """The extent of a dimension."""
         return self.kernel.dims[d].extent
 
+    def extent_text(self, d: int) -> str:
+        """The extent of a dimension in C++: a number, or the argument that holds it."""
+        return f"n{d}" if self.kernel.dims[d].at_run_time else str(self.extent(d))
+
     def positions(self, dims: Sequence[int]) -> int:
         """The number of positions in these dimensions."""
         total = 1
@@ -70,7 +74,7 @@ class Nest:
 
     def bounds(self, d: int, *, chunked: int | None = None) -> tuple[str, str]:
         """First index and end of a loop, in C++; `chunked` is the dimension cut into chunks."""
-        return ("begin", "end") if d == chunked else ("0", str(self.extent(d)))
+        return ("begin", "end") if d == chunked else ("0", self.extent_text(d))
 
     def loop(self, d: int, *, chunked: int | None = None) -> str:
         """The head of the loop over a dimension."""

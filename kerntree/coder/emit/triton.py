@@ -6,6 +6,7 @@ or several programs share a row, hand their partial results over through memory,
 other.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,14 +24,18 @@ from kerntree.coder.emit.triton_whole_row import WholeRow
 from kerntree.coder.emit.walks import plan_walks
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Schedule
+from kerntree.coder.sizes import most_rows
 
 
 @dataclass(frozen=True)
 class TritonFunction:
     """Triton text of one kernel, its tensors in order, sizes, helpers, and how it is launched.
 
-    `scratch` are types of the buffers through which programs that share a row hand over partial
-    results, with the number of results of each; `meetings` is how often they wait for each other.
+    `rows` are those of the case it is printed for; `rows_each` is how many go with one position of
+    an outermost extent that is an argument (0: none is), and `most_rows` how far that extent may go
+    (None: any). It `takes_rows` where its text speaks of them. `scratch` are types of the buffers
+    through which programs that share a row hand over partial results, with the number of results of
+    each; `meetings` is how often they wait for each other.
     """
 
     name: str
@@ -42,6 +47,9 @@ class TritonFunction:
     rows: int
     columns: int
     persist: bool
+    rows_each: int = 0
+    takes_rows: bool = False
+    most_rows: int | None = None
     scratch: Mapping[str, int] = field(default_factory=dict)
     meetings: int = 0
 
@@ -52,13 +60,15 @@ def emit_triton(
     """The Triton function of a kernel; `in_place` maps written values to what they replace."""
     in_place = dict(in_place or {})
     nest, lines = tile_nest(kernel, schedule), Lines(indent="    ")
-    tiles = ["for tile in tl.range(tl.program_id(0), TILES, tl.num_programs(0)):"] * nest.persist
+    count = "tiles" if nest.rows_at_run_time else "TILES"
+    tiles = [f"for tile in tl.range(tl.program_id(0), {count}, tl.num_programs(0)):"] * nest.persist
     with lines.inside(*tiles, end=""):
         meetings = _write_tile(nest, lines, in_place)
     kernel = nest.kernel
     fresh = (t for t in kernel.writes if t not in in_place)
     parameters = tuple(dict.fromkeys((*kernel.reads, *in_place.values(), *fresh)))
-    signature = ", ".join(_signature(nest, parameters, tuple(meetings.scratch)))
+    takes_rows = nest.rows_at_run_time and re.search(r"\brows\b", lines.text) is not None
+    signature = ", ".join(_signature(nest, parameters, tuple(meetings.scratch), takes_rows))
     head = f"@triton.jit\ndef {name}({signature}):\n{_comment(kernel, in_place)}"
     return TritonFunction(
         name,
@@ -70,6 +80,9 @@ def emit_triton(
         nest.rows,
         nest.columns,
         nest.persist,
+        nest.rows // nest.kernel.dims[0].extent if nest.rows_at_run_time else 0,
+        takes_rows,
+        most_rows(nest.kernel) if nest.rows_at_run_time and not nest.wide else None,
         meetings.scratch,
         meetings.count,
     )
@@ -91,23 +104,28 @@ def _write_tile(nest: TileNest, lines: Lines, in_place: Mapping[str, str]) -> Me
     return meetings
 
 
-def _signature(nest: TileNest, parameters: Sequence[str], scratch: Sequence[str]) -> list[str]:
+def _signature(
+    nest: TileNest, parameters: Sequence[str], scratch: Sequence[str], takes_rows: bool
+) -> list[str]:
     sizes = ["BLOCK"] if nest.flat or nest.single else ["ROWS", "BLOCK"]
     sizes += ["PARTS", "WIDTH"] if nest.split else []
     sizes += ["CHUNK"] if nest.split and not nest.tiles.whole else []
     sizes += ["STAGES"] if "STAGES" in nest.tiles.choices else []
-    sizes += ["TILES"] if nest.persist else []
+    sizes += ["TILES"] if nest.persist and not nest.rows_at_run_time else []
     shared = [*(f"parts_{dtype}" for dtype in scratch), "arrived"] if nest.split else []
     return [
         *(tensor_name(tensor) for tensor in parameters),
         *shared,
+        *(["rows"] if takes_rows else []),
+        *(["tiles"] if nest.rows_at_run_time and nest.persist else []),
         *(f"{size}: tl.constexpr" for size in sizes),
     ]
 
 
 def _comment(kernel: Kernel, in_place: Mapping[str, str]) -> str:
     rows, columns = (
-        "x".join(str(kernel.dims[d].extent) for d in dims) for dims in (kernel.kept, kernel.reduced)
+        "x".join("any" if kernel.dims[d].at_run_time else str(kernel.dims[d].extent) for d in dims)
+        for dims in (kernel.kept, kernel.reduced)
     )
     words = f"rows {rows}, columns {columns}" if columns else f"rows {rows}"
     outputs = ", ".join(

@@ -12,7 +12,8 @@ from kerntree.coder.kernel import Access
 _RESERVED = frozenset(
     "tl triton torch libdevice row column inside inside_row inside_column part first ticket tile "
     "better step shrink before peak lost middle apart entries count share start taken arrived "
-    "part_of_row end ROWS BLOCK PARTS WIDTH CHUNK STAGES TILES float min max range".split()
+    "part_of_row end rows tiles ROWS BLOCK PARTS WIDTH CHUNK STAGES TILES float min max "
+    "range".split()
 )
 _OWN = re.compile(r"i\d+|parts_\w+|\w+_(taken|so_far|parts|second|index|position|inside)")
 _TAKEN = "_taken"

@@ -1,60 +1,61 @@
 """How a Triton function is launched: its sizes from CONFIG, its grid, its scratch memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kerntree.coder.emit.triton import TritonFunction
 
 
-def tunable(function: TritonFunction, size: str, *, alone: bool) -> str:
-    """The name of a size among the module's tunables; a kernel that is `alone` needs no suffix."""
-    return size if alone else f"{size}_{function.name.removeprefix('kernel_')}"
+def open_sizes(functions: Sequence[TritonFunction]) -> list[str]:
+    """The sizes that CONFIG holds for a function printed for these cases; the rest are fixed."""
+    choices = [function.tiles.choices for function in functions]
+    return [s for s in choices[0] if len({c[s] for c in choices}) > 1 or len(choices[0][s]) > 1]
 
 
 def launch_lines(
-    function: TritonFunction, arguments: Sequence[str], *, device: str, alone: bool
+    functions: Sequence[TritonFunction],
+    arguments: Sequence[str],
+    *,
+    device: str,
+    extent: str,
+    entry: Callable[[str], str],
 ) -> list[str]:
-    """Statements that launch a function on tensors (their names in order)."""
+    """Statements that launch a function on tensors (their names in order).
+
+    `functions` is the one function with the tiles of each case that it serves, `extent` its
+    outermost extent where that is an argument, and `entry` where CONFIG holds a size.
+    """
+    function = functions[0]
+    at_run_time = function.rows_each > 0
+    rows = str(function.rows)
+    if at_run_time:
+        rows = f"{extent} * {function.rows_each}" if function.rows_each > 1 else extent
+    left_open = open_sizes(functions)
 
     def size(name: str) -> str:
-        choices = function.tiles.choices[name]
-        if len(choices) == 1:
-            return str(choices[0])
-        return f'CONFIG["{tunable(function, name, alone=alone)}"]'
+        return entry(name) if name in left_open else str(function.tiles.choices[name][0])
 
     flat = not function.columns or "ROWS" not in function.tiles.choices
     lines: list[str] = []
     given = list(arguments)
     sizes: dict[str, str] = {}
     if flat:
-        tiles = f"triton.cdiv({function.rows}, {size('BLOCK')})"
+        tiles = f"triton.cdiv({rows}, {size('BLOCK')})"
     elif function.tiles.split:
-        parts = "PARTS" in function.tiles.choices
-        columns = function.columns
-        block = size("BLOCK")
-        lines.append(f"parts = {size('PARTS') if parts else f'triton.cdiv({columns}, {block})'}")
-        if parts:
-            lines.append(f"chunk = triton.cdiv(triton.cdiv({columns}, {block}), parts) * {block}")
-            lines.append(f"parts = triton.cdiv({columns}, chunk)")
-            sizes["CHUNK"] = "chunk"
-        for dtype, slots in function.scratch.items():
-            lines.append(
-                f"parts_{dtype} = torch.empty({slots * function.rows} * parts, "
-                f"dtype=torch.{dtype}, device={device})"
-            )
-            given.append(f"parts_{dtype}")
-        count = 1 + function.meetings * function.rows
-        lines.append(f"arrived = torch.zeros({count}, dtype=torch.int32, device={device})")
-        given.append("arrived")
-        tiles = f"{function.rows} * parts"
-        sizes |= {"PARTS": "parts", "WIDTH": "triton.next_power_of_2(parts)"}
+        lines += _parts(function, size, sizes)
+        given += _scratch(function, rows, device, lines)
+        tiles = f"{rows} * parts"
     else:
-        rows = size("ROWS")
-        tiles = str(function.rows) if rows == "1" else f"triton.cdiv({function.rows}, {rows})"
+        of_tile = size("ROWS")
+        tiles = rows if of_tile == "1" else f"triton.cdiv({rows}, {of_tile})"
+    given += [rows] * function.takes_rows
     grid = tiles
     if function.persist and not function.tiles.split:
         lines.append(f"tiles = {tiles}")
-        sizes["TILES"] = "tiles"
         grid = f"min(tiles, {size('PROGRAMS')} * processors({device}))"
+        if at_run_time:
+            given.append("tiles")
+        else:
+            sizes["TILES"] = "tiles"
     if not flat and function.tiles.largest("ROWS") > 1:
         sizes["ROWS"] = size("ROWS")
     for name in ("BLOCK", "STAGES"):
@@ -72,6 +73,37 @@ def launch_lines(
     lines.append(f"    {', '.join([*given, named])}")
     lines.append(")")
     return lines
+
+
+def _parts(
+    function: TritonFunction, size: Callable[[str], str], sizes: dict[str, str]
+) -> list[str]:
+    """Statements that say how many programs share a row, and how much of it each takes."""
+    columns, block = function.columns, size("BLOCK")
+    lines = []
+    if "PARTS" in function.tiles.choices:
+        lines.append(f"parts = {size('PARTS')}")
+        lines.append(f"chunk = triton.cdiv(triton.cdiv({columns}, {block}), parts) * {block}")
+        lines.append(f"parts = triton.cdiv({columns}, chunk)")
+        sizes["CHUNK"] = "chunk"
+    else:
+        lines.append(f"parts = triton.cdiv({columns}, {block})")
+    sizes |= {"PARTS": "parts", "WIDTH": "triton.next_power_of_2(parts)"}
+    return lines
+
+
+def _scratch(function: TritonFunction, rows: str, device: str, lines: list[str]) -> list[str]:
+    """The tensors through which programs that share a row hand over and count each other."""
+    given = []
+    for dtype, slots in function.scratch.items():
+        count = f"{slots} * {rows}" if slots > 1 else rows
+        lines.append(
+            f"parts_{dtype} = torch.empty({count} * parts, dtype=torch.{dtype}, device={device})"
+        )
+        given.append(f"parts_{dtype}")
+    count = f"{function.meetings} * {rows}" if function.meetings > 1 else rows
+    lines.append(f"arrived = torch.zeros(1 + {count}, dtype=torch.int32, device={device})")
+    return [*given, "arrived"]
 
 
 PROCESSORS = '''def processors(device):

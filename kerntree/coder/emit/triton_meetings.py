@@ -46,16 +46,22 @@ class Meetings:
         counts = f"tl.minimum({width}, {self._nest.columns} - part_of_row * {width})"
         return r.finish(tuple(states), f"tl.maximum({counts}, 0).to(tl.float32)", "")
 
+    def _times_rows(self, count: int) -> str:
+        """What lies before the rows of the buffer or counter of this number, as a summand."""
+        if self._nest.rows_at_run_time:
+            return f"{count} * rows + " if count else ""
+        return f"{count * self._nest.rows} + " if count else ""
+
     def _hand_over(self, value: str, dtype: str) -> str:
         """Stores a partial result; returns where those of the row begin."""
         slot = self.scratch.get(dtype, 0)
         self.scratch[dtype] = slot + 1
-        base = f"parts_{dtype} + ({slot * self._nest.rows} + row) * PARTS"
+        base = f"parts_{dtype} + ({self._times_rows(slot)}row) * PARTS"
         self._lines.put(f"tl.store({base} + part, ({value}).to({TYPES[dtype]}))")
         return base
 
     def _wait(self) -> None:
-        counter = f"arrived + {1 + self.count * self._nest.rows} + row"
+        counter = f"arrived + 1 + {self._times_rows(self.count)}row"
         self.count += 1
         self._lines.put("tl.debug_barrier()")
         self._lines.put(f'tl.atomic_add({counter}, 1, sem="acq_rel")')

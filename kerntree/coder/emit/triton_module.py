@@ -1,11 +1,13 @@
 """What a module with Triton kernels holds beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kerntree.coder.emit.language import Printed, TunableNames
+from kerntree.coder.emit.names import identifier
 from kerntree.coder.emit.triton import TritonFunction, emit_triton
-from kerntree.coder.emit.triton_launch import PROCESSORS, ROOM, launch_lines, tunable
+from kerntree.coder.emit.triton_launch import PROCESSORS, ROOM, launch_lines, open_sizes
 from kerntree.coder.emit.triton_text import HELPERS
 from kerntree.coder.kernel import Kernel
 from kerntree.coder.program import Program, Schedule
@@ -14,9 +16,8 @@ from kerntree.plans.candidate import Config, Tunables
 
 @dataclass(frozen=True)
 class Triton:
-    """Implements `Language`. `alone`: there is one kernel, whose sizes need no name of it."""
+    """Implements `Language`."""
 
-    alone: bool
     name: Literal["cpp", "triton"] = "triton"
 
     def function(
@@ -25,21 +26,33 @@ class Triton:
         return emit_triton(kernel, schedule, name=name, in_place=in_place)
 
     def launch(
-        self, function: TritonFunction, arguments: Sequence[str], *, device: str
+        self,
+        functions: Sequence[TritonFunction],
+        arguments: Sequence[str],
+        *,
+        device: str,
+        extent: str,
+        entry: Callable[[str], str],
     ) -> Sequence[str]:
-        return launch_lines(function, arguments, device=device, alone=self.alone)
+        return launch_lines(functions, arguments, device=device, extent=extent, entry=entry)
+
+    def limit(self, function: TritonFunction) -> int | None:
+        return function.most_rows
 
     def tunables(
-        self, functions: Sequence[TritonFunction], program: Program
+        self, printed: Sequence[Printed], program: Program, names: TunableNames
     ) -> tuple[Tunables, Config]:
+        together: dict[str, list[TritonFunction]] = {}
+        for one in printed:
+            together.setdefault(one.function.name, []).append(one.function)
         tunables: Tunables = {}
         config: Config = {}
-        for function in functions:
-            for size, choices in function.tiles.choices.items():
-                if len(choices) > 1:
-                    name = tunable(function, size, alone=self.alone)
-                    tunables[name] = tuple(choices)
-                    config[name] = function.tiles.first[size]
+        for one in printed:
+            kernel, case = identifier(one.group), one.case
+            for size in open_sizes(together[one.function.name]):
+                name = names.name(size, kernel=kernel, case=case)
+                tunables[name] = tuple(one.function.tiles.choices[size])
+                config[name] = one.function.tiles.first[size]
         return tunables, config
 
     def sections(self, functions: Sequence[TritonFunction], program: Program) -> Sequence[str]:

@@ -23,6 +23,16 @@ class TileNest:
         return self.positions(self.kernel.kept)
 
     @property
+    def rows_text(self) -> str:
+        """The number of kept positions in a kernel: a number, or the argument that holds it."""
+        return "rows" if self.rows_at_run_time else str(self.rows)
+
+    @property
+    def rows_at_run_time(self) -> bool:
+        """Whether the number of kept positions is an argument, and may be any."""
+        return any(dim.at_run_time for dim in self.kernel.dims)
+
+    @property
     def columns(self) -> int:
         """The number of reduced positions."""
         return self.positions(self.kernel.reduced)
@@ -61,7 +71,8 @@ class TileNest:
     def some_rows_outside(self) -> bool:
         """Whether a tile may hold rows past the last; a row that is shared is always one of all."""
         tile = self.tiles.largest("BLOCK" if self.flat else "ROWS")
-        return not self.split and self.rows % tile != 0
+        outside = tile > 1 if self.rows_at_run_time else self.rows % tile != 0
+        return outside and not self.split
 
     @property
     def some_columns_outside(self) -> bool:
@@ -99,8 +110,10 @@ class TileNest:
 
     def large(self, access: Access) -> bool:
         """Whether an access differs along all dimensions, so that nothing is met twice."""
-        reach = [d for d, stride in enumerate(access.strides) if stride]
-        return self.positions(reach) == self.rows * self.columns
+        return all(
+            stride or (dim.extent == 1 and not dim.at_run_time)
+            for stride, dim in zip(access.strides, self.kernel.dims, strict=True)
+        )
 
     def merges(self, access: Access, dims: Sequence[int]) -> bool:
         """Whether an access walks through these dimensions as through one."""

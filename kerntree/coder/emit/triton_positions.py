@@ -21,7 +21,7 @@ def write_rows(nest: TileNest, addresses: TileAddresses, lines: Lines) -> None:
         within = "" if nest.single else f" * {size} + tl.arange(0, {size}){shape}"
         lines.put(f"row = {number}{wide}{within}")
     if nest.some_rows_outside:
-        lines.put(f"inside_row = row < {nest.rows}")
+        lines.put(f"inside_row = row < {nest.rows_text}")
     write_indices(nest.kernel.kept, "row", addresses, lines)
 
 
