@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from kerntree.plans.candidate import Config
 from kerntree.plans.evaluation import Evaluation, Verdict
 from kerntree.search.budget import spent
+from kerntree.search.case_race import next_of_race, trial_of
 from kerntree.search.events import Dueled, Evaluated, Record
-from kerntree.search.reward import cautious
 from kerntree.search.session import Session
 from kerntree.search.tree import (
     LOST_ATTEMPTS,
@@ -15,7 +15,6 @@ from kerntree.search.tree import (
     duel_key,
     evaluation_of,
 )
-from kerntree.search.tuner import Trial, next_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +56,9 @@ def race(session: Session, node: Node, *, racing: Racing) -> None:
         if best is not None and mine < best - racing.margin:
             return
         leads = best is None or mine > best
-        config = next_config(
-            node.candidate.tunables,
-            [Trial(e.config, cautious(e)) for e in node.measured.values()],
+        config = next_of_race(
+            node.candidate,
+            [trial_of(evaluation) for evaluation in node.measured.values()],
             neighbours=racing.leader_neighbours if leads else racing.neighbours,
             limit=racing.leader_limit if leads else racing.neighbours + 1,
             seed=session.seed,
