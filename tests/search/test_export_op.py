@@ -45,6 +45,17 @@ class Model(torch.nn.Module):
 def get_inputs():
     return [torch.randn(5, 33)]
 """
+ROWS = NORM.replace(
+    "return [torch.randn(6, 40), torch.randn(6, 40), 2.0]",
+    """return given(6)
+
+def given(n):
+    return [torch.randn(n, 40), torch.randn(n, 40), 2.0]
+
+def get_cases():
+    return {f"rows_{n}": lambda n=n: given(n) for n in (1, 6, 50)}
+""",
+)
 
 
 @pytest.fixture
@@ -103,6 +114,33 @@ def test_it_runs_under_torch_compile(exported, tmp_path):
     fast = torch.compile(module.ModelFast(), fullgraph=True, backend="aot_eager")
     x = torch.randn(5, 33)
     torch.testing.assert_close(fast(x), torch.softmax(x, -1))
+
+
+def test_one_operator_for_sizes_that_were_not_searched_for(exported, tmp_path):
+    module = load(exported(ROWS, "norm_of_rows"), tmp_path / "fast_rows.py")
+    module.Model.forward = None  # not even for a size of its own the reference
+    weight, seen = torch.rand(40), torch.zeros(())
+    for rows in (1, 3, 6, 77):
+        x, r = torch.randn(rows, 40), torch.randn(rows, 40)
+        expected = r + x
+        normed = expected * torch.rsqrt(expected.pow(2).mean(-1, keepdim=True) + 1e-6)
+        got = torch.ops.kerntree.norm_of_rows(x, r, 2.0, weight, seen)
+        torch.testing.assert_close(r, expected)
+        torch.testing.assert_close(got, normed * weight * 2.0)
+
+
+def test_it_runs_under_torch_compile_at_any_size(exported, tmp_path):
+    module = load(exported(ROWS, "norm_of_any_rows"), tmp_path / "fast_any_rows.py")
+    operator = torch.ops.kerntree.norm_of_any_rows
+    arguments = (torch.randn(9, 40), torch.randn(9, 40), 2.0, torch.rand(40), torch.zeros(()))
+    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+    reference, fast = module.Model(40), module.ModelFast(40)
+    fast.load_state_dict(reference.state_dict())
+    compiled = torch.compile(fast, fullgraph=True, backend="aot_eager", dynamic=True)
+    with torch.no_grad():
+        for rows in (6, 9, 30):
+            x, r = torch.randn(rows, 40), torch.randn(rows, 40)
+            torch.testing.assert_close(compiled(x, r.clone(), 2.0), reference(x, r, 2.0))
 
 
 def test_another_form_goes_to_the_reference_and_so_does_a_gradient(exported, tmp_path):
