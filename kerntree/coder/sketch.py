@@ -112,8 +112,8 @@ class _Estimates:
     """What the cost model expects of a program's children; each group is costed once."""
 
     def __init__(self, problem: Problem, program: Program, machine: Machine) -> None:
-        self._cases = [(case, case.graph) for case in problem.cases if case.graph is not None]
-        self._graphs = [graph for _, graph in self._cases]
+        self._cases = [(case, case.graph) for case in problem.timed_cases if case.graph is not None]
+        self._graphs = _graphs(problem)
         self._machine = machine
         self._known: dict[tuple[str, Group], float] = {}
         self._before = self._seconds(program)

@@ -34,7 +34,7 @@ class RuleAnalyst:
         """One finding about the case with most to gain; `unknown` where nothing was timed."""
         if not evaluation.timings:
             return Finding(limit="unknown", statement=f"not timed: {evaluation.verdict.value}")
-        costs = {case.name: case_cost(case) for case in problem.cases}
+        costs = {case.name: case_cost(case) for case in problem.timed_cases}
         weights = {case.name: case.weight for case in problem.cases}
         timing = max(
             evaluation.timings,

@@ -41,6 +41,8 @@ class StateSpec(Frozen):
 class Case(Frozen):
     """One set of inputs: a shape or a distribution.
 
+    A case without weight is not `searched`: kernels must be right on it, and are not timed.
+
     `output_tree` nests as the reference's result does, with leaf indices in place of tensors:
     an int, or `{"tuple": […]}`, `{"list": […]}`, `{"dict": {…}}`, or `{"value": …}` for a plain
     value. `mutated_inputs` are input paths, `mutated_buffers` qualified names. `aliased_outputs`
@@ -59,6 +61,10 @@ class Case(Frozen):
     graph: OperatorGraph | None = None
     graph_error: str = ""
 
+    @property
+    def searched(self) -> bool:
+        return self.weight > 0
+
 
 class Problem(Frozen):
     """The operator to optimize.
@@ -76,3 +82,8 @@ class Problem(Frozen):
     state: tuple[StateSpec, ...] = ()
     cases: tuple[Case, ...]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def timed_cases(self) -> tuple[Case, ...]:
+        """The cases with a share in the reward; the others are for checks alone."""
+        return tuple(case for case in self.cases if case.searched)

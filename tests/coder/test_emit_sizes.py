@@ -215,3 +215,31 @@ def test_a_kernel_that_is_too_narrow_refuses_more_rows():
     many = torch.empty(1, 48).expand(most + 1, 48)
     with pytest.raises(ValueError, match="not for"):
         module.ModelNew()(many, many)
+
+
+@pytest.mark.parametrize("printed_as", [("cpp", "fast"), ("triton", "fast")], ids=str)
+def test_a_case_without_weight_says_what_varies_and_is_not_searched_for(printed_as):
+    operator, make, mutated = OPERATORS["RMSNorm in place"]
+    target, schedule = printed_as
+    problem = cases_of(operator, make, (50, 7), mutated)
+    cases = (problem.cases[0], problem.cases[1].model_copy(update={"weight": 0.0}))
+    problem = problem.model_copy(update={"cases": cases})
+    candidate = emit_module(problem, fused(problem, SCHEDULES[target][schedule], target))
+    module = load(candidate)
+    assert module.SEARCHED == {"n50": 50}
+    assert set(candidate.case_tunables) <= {"n50"}
+    assert not [name for name in candidate.tunables if "n7" in name]
+    for n in (1, 7, 50, 99):
+        agrees(operator, module, make(n), target)
+
+
+def test_a_case_without_weight_has_a_kernel_of_its_own_where_sizes_are_fixed():
+    operator = OPERATORS["softmax"][0]
+    problem = cases_of(operator, lambda n: [torch.randn(40, n)], (16, 33))
+    cases = (problem.cases[0], problem.cases[1].model_copy(update={"weight": 0.0}))
+    problem = problem.model_copy(update={"cases": cases})
+    candidate = emit_module(problem, fused(problem, SCHEDULES["triton"]["fast"], "triton"))
+    assert {len(v) > 1 for k, v in candidate.tunables.items() if k.endswith("n16")} == {True}
+    assert {len(v) for k, v in candidate.tunables.items() if k.endswith("n33")} == {1}
+    for n in (16, 33):
+        agrees(operator, load(candidate), [torch.randn(40, n)], "triton")

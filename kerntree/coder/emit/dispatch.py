@@ -106,8 +106,9 @@ class Methods:
         counts = [1] * len(self.problem.cases)
         for size in self.sizes:
             counts = [c * v for c, v in zip(counts, size.values, strict=True)]
-        cases = labels([case.name for case in self.problem.cases])
-        return sorted(zip(counts, cases, strict=True))
+        named = labels([case.name for case in self.problem.cases])
+        listed = zip(counts, named, self.problem.cases, strict=True)
+        return sorted((count, label) for count, label, case in listed if case.searched)
 
     @property
     def _nested(self) -> bool:

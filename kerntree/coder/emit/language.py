@@ -13,12 +13,16 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Printed:
-    """One group's kernel as it is printed for one case: its place among them, and its label."""
+    """One group's kernel as it is printed for one case: its place among them, and its label.
+
+    A case that is not `searched` has nothing to tune.
+    """
 
     group: str
     place: int
     case: str
     function: Any
+    searched: bool = True
 
 
 @dataclass(frozen=True)

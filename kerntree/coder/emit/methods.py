@@ -64,7 +64,8 @@ class _Printer:
             lines, form = self._body(place, functions, launch, ())
             methods.append(Method((label,), lines))
             forms.append(form)
-            printed += [Printed(name, place, label, f) for name, f in functions.items()]
+            searched = self.cases[place].searched
+            printed += [Printed(n, place, label, f, searched) for n, f in functions.items()]
         return Methods(self.problem, tuple(methods), tuple(forms)), printed
 
     def for_any_size(self) -> tuple[Methods, list[Printed]] | None:
@@ -82,7 +83,8 @@ class _Printer:
             return None
         lines, form = marked
         methods, printed = [], []
-        order = sorted(places, key=lambda place: _positions(sizes, place))
+        searched = [place for place in places if self.cases[place].searched]
+        order = sorted(searched, key=lambda place: _positions(sizes, place))
         families = _families(order, plain)
         for family in families:
             suffix = f"_{self.labels[family[0]]}" if len(families) > 1 else ""

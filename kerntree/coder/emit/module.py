@@ -40,7 +40,7 @@ def _emit(
     sections = [_tunables(tunables, config)]
     if functions:
         sections += language.sections(functions, program)
-    sections += methods.sections()
+    sections.append("\n\n\n".join(methods.sections()))
     future, reference = embedded
     imports = language.imports(functions) if functions else []
     return Candidate(

@@ -51,8 +51,9 @@ class Triton:
             kernel, case = identifier(one.group), one.case
             for size in open_sizes(together[one.function.name]):
                 name = names.name(size, kernel=kernel, case=case)
-                tunables[name] = tuple(one.function.tiles.choices[size])
                 config[name] = one.function.tiles.first[size]
+                choices = one.function.tiles.choices[size]
+                tunables[name] = tuple(choices) if one.searched else (config[name],)
         return tunables, config
 
     def sections(self, functions: Sequence[TritonFunction], program: Program) -> Sequence[str]:
