@@ -61,14 +61,14 @@ class Baselines:
                     self.memo.put(self.key, facts)
             else:
                 self._facts = tuple(Baseline.model_validate(fact) for fact in stored)
-            for case in self.bench.problem.cases:
+            for case in self.bench.problem.timed_cases:
                 self.bench.patience[case.name] = self.best.median_ns[case.name] / 1e9
         return self._facts
 
     @property
     def best(self) -> Baseline:
         """The fastest over all cases by weight."""
-        cases = self.bench.problem.cases
+        cases = self.bench.problem.timed_cases
         usable = [fact for fact in self._facts or self.facts() if fact.available]
         return min(usable, key=lambda fact: _weighted(fact, cases))
 
@@ -127,7 +127,7 @@ class Baselines:
 
     @property
     def _cases(self) -> tuple[Case, ...]:
-        return self.bench.problem.cases
+        return self.bench.problem.timed_cases
 
     def _warm(self, name: str) -> Session:
         """A living child that has run every case: the compiler's time falls here."""

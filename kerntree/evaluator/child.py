@@ -33,6 +33,7 @@ from kerntree.evaluator.tensor_block import (
 from kerntree.evaluator.transport import TransportClosed, receive, send
 
 _REQUEST_LIMIT = 64 << 20
+_MOST_CASES = 256
 
 
 class Runner:
@@ -80,10 +81,7 @@ class Runner:
             self.model.eval()
         self._take_state(dict(zip(message["state"], state, strict=True)))
         if message.get("compile"):
-            import torch._inductor.config as inductor
-
-            inductor.compile_threads = 1
-            self.model = torch.compile(self.model)
+            self.model = _compiled(self.model)
         return {
             "tunables": _plain(getattr(module, "TUNABLES", {})),
             "config": _plain(getattr(module, "CONFIG", {})),
@@ -276,6 +274,16 @@ def _imported(source: str) -> types.ModuleType:
     loader = spec.loader
     guarded("load failed", lambda: loader.exec_module(module))
     return module
+
+
+def _compiled(model: torch.nn.Module) -> torch.nn.Module:
+    """`torch.compile` at its best: code for the sizes of each case, which it knows beforehand."""
+    import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1
+    dynamo.recompile_limit = _MOST_CASES  # where it is passed, the plain operators run instead
+    return torch.compile(model, dynamic=False)  # type: ignore[return-value]
 
 
 def _plain(value: Any) -> Any:

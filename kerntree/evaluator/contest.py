@@ -76,7 +76,7 @@ class Stopwatch:
                 floor_ns=floor_ns(case, self.limits),
                 generator=self.generator,
             )
-            for case in self.bench.problem.cases
+            for case in self.bench.problem.timed_cases
         )
 
     def gain(self, contest: Contest, *, over: str, confidence: float) -> Interval:
@@ -87,7 +87,7 @@ class Stopwatch:
                     log_ratios(contest[case.name][CANDIDATE], contest[case.name][over]),
                     case.weight,
                 )
-                for case in self.bench.problem.cases
+                for case in self.bench.problem.timed_cases
             ],
             confidence=confidence,
             generator=self.generator,
@@ -102,7 +102,7 @@ class Stopwatch:
             raise Lost(f"the baseline: {failure.message}") from failure
         sides = {**children, BASELINE: baseline}
         contest: Contest = {}
-        for case in self.bench.problem.cases:
+        for case in self.bench.problem.timed_cases:
             try:
                 contest[case.name] = self._case(case, sides, stop)
             except SideFailed as failed:

@@ -15,7 +15,8 @@ the named input sets on which the operator is to be fast, as a dict
 
 or as a list of such dicts that carry a `"name"`. `"inputs"` is a function without arguments that
 makes fresh inputs each time it is called (or a list, where the inputs are always the same);
-`"weight"` is the case's share in the reward, 1 if absent. The cases replace `get_inputs()`.
+`"weight"` is the case's share in the reward, 1 if absent. A case of weight 0 is there for checks: it
+is neither timed nor tuned for. The cases replace `get_inputs()`.
 """
 
 import importlib
@@ -247,6 +248,10 @@ def _cases(file: Path, module: ModuleType) -> tuple[ProblemCase, ...]:
     if not pairs:
         raise ProblemError(f"{file}: get_cases() is empty; give at least one case")
     cases = tuple(_case(file, name, entry) for name, entry in pairs)
+    if not any(case.weight for case in cases):
+        raise ProblemError(
+            f"{file}: get_cases() gives weight 0 to every case; one at least must be timed"
+        )
     if len({case.name for case in cases}) < len(cases):
         raise ProblemError(f"{file}: get_cases() uses a name twice: {_names(cases)}")
     return cases
@@ -260,8 +265,11 @@ def _case(file: Path, name: Any, entry: Any) -> ProblemCase:
     if unknown := sorted(str(key) for key in entry if key not in ("inputs", "weight")):
         raise ProblemError(f"{where}: unknown key {unknown[0]!r}; known are inputs and weight")
     inputs, weight = entry.get("inputs"), entry.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-        raise ProblemError(f"{where}: the weight {weight!r} is not a positive number")
+    number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not number or not 0 <= weight < math.inf:
+        raise ProblemError(
+            f"{where}: the weight {weight!r} is no number that is finite and not negative"
+        )
     if callable(inputs):
         return ProblemCase(name, float(weight), inputs)
     if not isinstance(inputs, list | tuple):

@@ -8,7 +8,7 @@ from kerntree.evaluator.distributions import DISTRIBUTIONS, Distribution
 from kerntree.plans.frozen import Frozen
 from kerntree.plans.problem import Precision
 
-EVALUATOR_VERSION = 2
+EVALUATOR_VERSION = 3
 """Raised with every change that could alter a verdict: old memo entries then no longer apply."""
 
 

@@ -190,8 +190,9 @@ def test_cases_as_a_list(problem):
     [
         ("{}", "is empty"),
         ("3", "it must return a dict"),
-        ("{'a': {'inputs': list, 'weight': -1}}", "weight -1 is not a positive number"),
-        ("{'a': {'inputs': list, 'weight': float('nan')}}", "is not a positive number"),
+        ("{'a': {'inputs': list, 'weight': -1}}", "weight -1 is no number that is finite"),
+        ("{'a': {'inputs': list, 'weight': float('nan')}}", "nan is no number that is finite"),
+        ("{'a': {'inputs': list, 'weight': 0}}", "one at least must be timed"),
         ("{'a': {'input': list}}", "unknown key 'input'"),
         ("{'a': 3}", "a function that makes a list"),
         ("{3: list}", "3 is no name"),
