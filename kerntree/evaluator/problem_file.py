@@ -15,7 +15,7 @@ the named input sets on which the operator is to be fast, as a dict
 
 or as a list of such dicts that carry a `"name"`. `"inputs"` is a function without arguments that
 makes fresh inputs each time it is called (or a list, where the inputs are always the same);
-`"weight"` is the case's share in the reward, 1 if absent. A case of weight 0 is for checks alone: it
+`"weight"` is the case's share in the reward, 1 if absent. A case of weight 0 is only checked: it
 is neither timed nor tuned for. The cases replace `get_inputs()`.
 """
 
