@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kerntree.evaluator.call_forms import WrongForm, check_result, same_bits
-from kerntree.evaluator.child_ground import CpuGround, Ground, ground_named
+from kerntree.evaluator.child_ground import CpuGround, Ground, TimedCall, ground_named
 from kerntree.evaluator.cuda import CudaError
 from kerntree.evaluator.refusal import Refused, guarded, refusal
 from kerntree.evaluator.tensor_block import (
@@ -46,6 +46,7 @@ class Runner:
         self.slots: dict[int, tuple[Any, list[torch.Tensor], list[tuple[int, ...]], list[str]]] = {}
         self.buffers: dict[int, list[str]] = {}
         self.timed: tuple[int, list[torch.Tensor], Any] | None = None
+        self.captured: tuple[list[torch.Tensor], TimedCall] | None = None
         self.clock = time.perf_counter_ns
         self._held: list[torch.Tensor] = []
 
@@ -105,6 +106,7 @@ class Runner:
         """Takes a set of inputs as a slot; the memory is private to this process."""
         layout = Layout.model_validate(message["layout"])
         self.slots.pop(message["slot"], None)
+        self.captured = None
         tensors, reply = self.ground.take(layout, fds)
         strides = [placed.spec.strides for placed in layout.tensors]
         paths = tensor_paths(message["args"])
@@ -124,21 +126,23 @@ class Runner:
         return {"seconds": seconds, **self._submit(message, fds, slot, copies, result)}
 
     def time(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Calls on fresh copies of the slots in turn; nanoseconds of each after the warm-up."""
+        """Calls on fresh copies of the slots in turn; nanoseconds of each after the warm-up.
+
+        With `"graph"` each is a replay of one captured call, its inputs rewritten before it.
+        """
         samples: list[float] = []
+        timed = self._replayed if message.get("graph") else self._called
         self.timed = None
         gc.collect()
         gc.disable()
         try:
             for number, slot in enumerate(message["slots"]):
-                self._restore(self.buffers[slot])
-                copies, args = self._fresh(slot)
                 result = None
-                result, nanoseconds = self.ground.timed(self._call, args)
+                copies, result, nanoseconds = timed(slot)
                 if number >= message["warmup"]:
                     samples.append(nanoseconds)
                 self.timed = (slot, copies, result)
-                del args, result, copies
+                del result, copies
                 if number + 1 < len(message["slots"]):
                     self.timed = None
         finally:
@@ -154,12 +158,30 @@ class Runner:
 
     def release(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Forgets the last timed call and some slots, and gives their memory back."""
-        self.timed = None
+        self.timed = self.captured = None
         for slot in message["slots"]:
             self.slots.pop(slot, None)
         gc.collect()
         self.ground.release()
         return {}
+
+    def _called(self, slot: int) -> tuple[list[torch.Tensor], Any, float]:
+        self._restore(self.buffers[slot])
+        copies, args = self._fresh(slot)
+        return copies, *self.ground.timed(self._call, args)
+
+    def _replayed(self, slot: int) -> tuple[list[torch.Tensor], Any, float]:
+        if self.captured is None:
+            copies, args = self._fresh(slot)
+            self.captured = (
+                copies,
+                guarded("raised", lambda: self.ground.captured(self._call, args)),
+            )
+        copies, call = self.captured
+        self._restore(self.buffers[slot])
+        for copy, original in zip(copies, self.slots[slot][1], strict=True):
+            copy.copy_(original)
+        return copies, *call()
 
     def _fresh(self, slot: int) -> tuple[list[torch.Tensor], Any]:
         tree, tensors, strides, _ = self.slots[slot]

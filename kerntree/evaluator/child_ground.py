@@ -12,15 +12,17 @@ from typing import Any, Protocol
 import torch
 
 from kerntree.evaluator.device_block import CudaLending, Lending, Lent
-from kerntree.evaluator.refusal import guarded
+from kerntree.evaluator.refusal import Refused, guarded
 from kerntree.evaluator.tensor_block import Layout, map_block
 
 Call = Callable[[Any], Any]
+TimedCall = Callable[[], tuple[Any, float]]
 _FLUSH_BYTES = 256 << 20
 _FLUSHES = 8  # writes of the flush before a call: about half a millisecond, to launch it in
 _SHARE = 0.5  # of the device's memory: what torch may allocate for one candidate
 _LATE_NS = 20_000  # more than this above what an idle device takes to say so
 _IDLE_SAMPLES = 9
+_CALLS_BEFORE_CAPTURE = 2
 
 
 class Ground(Protocol):
@@ -42,6 +44,10 @@ class Ground(Protocol):
 
     def timed(self, call: Call, args: Any) -> tuple[Any, float]:
         """The result of a call and its nanoseconds."""
+        ...
+
+    def captured(self, call: Call, args: Any) -> TimedCall:
+        """The call as a graph of launches, which reads `args` and writes its result anew."""
         ...
 
     def settle(self) -> None:
@@ -78,6 +84,9 @@ class CpuGround:
         result = call(args)
         after = self._clock()
         return result, after - before
+
+    def captured(self, call: Call, args: Any) -> TimedCall:
+        raise Refused("raised", "the CPU has no graphs of launches")
 
     def settle(self) -> None:
         return
@@ -125,6 +134,27 @@ class CudaGround:
         return {"handle": self._given.handle}
 
     def timed(self, call: Call, args: Any) -> tuple[Any, float]:
+        return self._between_events(lambda: call(args))
+
+    def captured(self, call: Call, args: Any) -> TimedCall:
+        """Warmed up on a stream of its own, as torch asks, then captured."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_CALLS_BEFORE_CAPTURE):
+                call(args)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = call(args)
+
+        def replayed() -> Any:
+            graph.replay()
+            return result
+
+        return lambda: self._between_events(replayed)
+
+    def _between_events(self, call: Callable[[], Any]) -> tuple[Any, float]:
         if self._flush is None:
             cache = torch.cuda.get_device_properties(self.device).L2_cache_size
             count = max(2 * cache, _FLUSH_BYTES)
@@ -133,7 +163,7 @@ class CudaGround:
         for _ in range(_FLUSHES):
             self._flush.zero_()
         start.record()
-        result = call(args)
+        result = call()
         end.record()
         guarded("raised", end.synchronize)
         before = self._clock()

@@ -15,6 +15,7 @@ from kerntree.evaluator.guard import Guard
 from kerntree.evaluator.measure import Blocks, SideFailed, interleaved
 from kerntree.evaluator.session import CandidateFailed, Lost, Session
 from kerntree.evaluator.timing import (
+    BlockTimes,
     Interval,
     WeightedLogs,
     combined,
@@ -64,6 +65,19 @@ class Stopwatch:
 
         return self._contest(sides, stop)
 
+    def replay(self, candidate: Session) -> Contest:
+        """As a duel's round, every call the replay of a graph; without the cases kept thriftily.
+
+        Those are so large that launching them takes no time of note.
+        """
+        rules = self.bench.settings.timing
+        return self._contest(
+            {CANDIDATE: candidate},
+            lambda blocks, late: late or len(blocks[CANDIDATE]) >= rules.duel_pairs,
+            cases=[case for case in self.bench.problem.timed_cases if not self._thrifty(case)],
+            graph=True,
+        )
+
     def timings(self, contest: Contest) -> tuple[CaseTiming, ...]:
         """The candidate against the baseline, for the record."""
         return tuple(
@@ -77,6 +91,7 @@ class Stopwatch:
                 generator=self.generator,
             )
             for case in self.bench.problem.timed_cases
+            if case.name in contest
         )
 
     def gain(self, contest: Contest, *, over: str, confidence: float) -> Interval:
@@ -93,8 +108,17 @@ class Stopwatch:
             generator=self.generator,
         )
 
+    def _thrifty(self, case: Case) -> bool:
+        room = self.bench.rooms.get(case.name)
+        return room is not None and room.thrifty
+
     def _contest(
-        self, children: Mapping[str, Session], stop: Callable[[Blocks, bool], bool]
+        self,
+        children: Mapping[str, Session],
+        stop: Callable[[Blocks, bool], bool],
+        *,
+        cases: Sequence[Case] | None = None,
+        graph: bool = False,
     ) -> Contest:
         try:
             baseline = self.baselines.session()
@@ -102,9 +126,9 @@ class Stopwatch:
             raise Lost(f"the baseline: {failure.message}") from failure
         sides = {**children, BASELINE: baseline}
         contest: Contest = {}
-        for case in self.bench.problem.timed_cases:
+        for case in self.bench.problem.timed_cases if cases is None else cases:
             try:
-                contest[case.name] = self._case(case, sides, stop)
+                contest[case.name] = self._case(case, sides, stop, graph=graph)
             except SideFailed as failed:
                 if failed.side == CANDIDATE:
                     raise failed.failure from failed
@@ -114,15 +138,20 @@ class Stopwatch:
         return contest
 
     def _case(
-        self, case: Case, sides: Mapping[str, Session], stop: Callable[[Blocks, bool], bool]
+        self,
+        case: Case,
+        sides: Mapping[str, Session],
+        stop: Callable[[Blocks, bool], bool],
+        *,
+        graph: bool,
     ) -> Blocks:
         candidate = sides[CANDIDATE]
         with self.bench.timed_inputs(case) as prepared, self.holding():
             slots = self._give(sides, prepared)
             latest = time.monotonic() + self.bench.settings.timing.seconds_per_case
-            checks = _TimedChecks(self.bench, candidate, case, prepared)
+            checks = _TimedChecks(self.bench, candidate, case, prepared, graph)
             blocks = interleaved(
-                sides,
+                {name: _Launched(side, graph) for name, side in sides.items()},
                 slots=slots,
                 rules=self.bench.settings.timing,
                 timeout=2 * self.bench.call_timeout(case),
@@ -152,6 +181,17 @@ class Stopwatch:
         return slots
 
 
+@dataclass(frozen=True)
+class _Launched:
+    """A child and how its timed calls are launched."""
+
+    session: Session
+    graph: bool
+
+    def time(self, slots: Sequence[int], *, warmup: int, timeout: float) -> BlockTimes:
+        return self.session.time(slots, warmup=warmup, timeout=timeout, graph=self.graph)
+
+
 @dataclass
 class _TimedChecks:
     """Has timed calls compared: some that are drawn after they were made, and in the end one on
@@ -161,6 +201,7 @@ class _TimedChecks:
     candidate: Session
     case: Case
     prepared: Sequence[Prepared]
+    graph: bool = False
     drawn: int = 0
     checked: set[int] = field(default_factory=set)
 
@@ -178,7 +219,7 @@ class _TimedChecks:
         for slot in slots:
             if slot not in self.checked:
                 before = [slots[draw(len(slots))] for _ in range(draw(3))]
-                self.candidate.time([*before, slot], warmup=0, timeout=timeout)
+                self.candidate.time([*before, slot], warmup=0, timeout=timeout, graph=self.graph)
                 self._check(slot)
 
     def _check(self, slot: int) -> None:

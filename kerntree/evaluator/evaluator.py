@@ -28,6 +28,7 @@ from kerntree.plans.evaluation import (
     Evaluation,
     EvaluationRequest,
     OutputError,
+    Replay,
     Stage,
     Verdict,
 )
@@ -120,6 +121,25 @@ class LocalEvaluator:
             outcome = self._duel(challenger, incumbent, key_of(parts))
         self._store(outcome.challenger, parts)
         return outcome
+
+    def replay(self, request: EvaluationRequest) -> Replay | None:
+        """A correct candidate and the baseline timed as CUDA graphs; what goes wrong is told.
+
+        The candidate is checked again, and so are results of its replays.
+        """
+        if self.device.kind == "cpu":
+            return None
+        self.baselines()
+        life = _Life("", request.config, {})
+        with life.recorded(self.recover):
+            with self._opened(request, life) as session:
+                self.bench.check(session, full=False)
+                contest = self.stopwatch.replay(session)
+            life.timings = self.stopwatch.timings(contest)
+        if life.timings:
+            return Replay(timings=life.timings)
+        told = life.failure.message if life.failure else life.lost
+        return Replay(message=told or "every case is so large that launching takes no time of note")
 
     def close(self) -> None:
         """Ends every process this evaluator started. May be called twice."""

@@ -152,8 +152,13 @@ class Session:
             message = {"op": "run", "slot": slot, **self._expected(case, block)}
             self._fill(Stage.CHECK, message, block, timeout=timeout)
 
-    def time(self, slots: Sequence[int], *, warmup: int, timeout: float) -> BlockTimes:
-        """One timed call a slot after `warmup` untimed ones, by the child's clock and by ours."""
+    def time(
+        self, slots: Sequence[int], *, warmup: int, timeout: float, graph: bool = False
+    ) -> BlockTimes:
+        """One timed call a slot after `warmup` untimed ones, by the child's clock and by ours.
+
+        `graph`: replays of a CUDA graph instead of calls.
+        """
         with self._spent(Stage.TIME):
             if self._cold:
                 message = {"op": "time", "slots": [slots[0]] * _COLD_CALLS, "warmup": _COLD_CALLS}
@@ -162,7 +167,12 @@ class Session:
             start = time.perf_counter_ns()
             reply = self._ask(
                 Stage.TIME,
-                {"op": "time", "slots": [slots[0]] * warmup + list(slots), "warmup": warmup},
+                {
+                    "op": "time",
+                    "slots": [slots[0]] * warmup + list(slots),
+                    "warmup": warmup,
+                    "graph": graph,
+                },
                 timeout=timeout,
             )
             wall = time.perf_counter_ns() - start

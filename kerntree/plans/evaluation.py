@@ -129,6 +129,16 @@ class Duel(Frozen):
     gain_high: float
 
 
+class Replay(Frozen):
+    """A kernel and its baseline, both launched as CUDA graphs: no time of Python's is in it.
+
+    A reading beside the plain one, never a reward. Without timings `message` says why.
+    """
+
+    timings: tuple[CaseTiming, ...] = ()
+    message: str = ""
+
+
 class EvaluationRequest(Frozen):
     """One candidate under one config, to be checked and timed on every case of the problem."""
 

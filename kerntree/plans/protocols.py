@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kerntree.plans.candidate import Candidate, Config
-from kerntree.plans.evaluation import Baseline, Duel, Evaluation, EvaluationRequest
+from kerntree.plans.evaluation import Baseline, Duel, Evaluation, EvaluationRequest, Replay
 from kerntree.plans.finding import Finding
 from kerntree.plans.problem import Problem
 from kerntree.plans.strategy import Plan, Strategy
@@ -82,6 +82,13 @@ class Evaluator(Protocol):
         """A fresh measurement in new processes; never answered from the memo.
 
         Without an incumbent the challenger meets the baseline alone.
+        """
+        ...
+
+    def replay(self, request: EvaluationRequest) -> Replay | None:
+        """A correct candidate and the baseline timed as CUDA graphs; never from the memo.
+
+        None where the device has no graphs.
         """
         ...
 

@@ -210,6 +210,9 @@ def evaluate(
     cache: Memo = None,
     isolation: Annotated[str, typer.Option(help="auto or required.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Time it as a CUDA graph as well.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check and time one kernel. Exit code 0: correct; 1: any other verdict; 2: a mistake.
@@ -242,27 +245,21 @@ def evaluate(
         )
         try:
             candidate = Candidate(source=source, language="python")
-            evaluation = evaluator.evaluate(
-                EvaluationRequest(problem=described, candidate=candidate, config={})
-            )
+            request = EvaluationRequest(problem=described, candidate=candidate, config={})
+            evaluation = evaluator.evaluate(request)
+            replay = evaluator.replay(request) if graph and evaluation.correct else None
         finally:
             evaluator.close()
     if as_json:
-        print(evaluation.model_dump_json())
+        shown = json.loads(evaluation.model_dump_json())
+        shown |= {"replay": json.loads(replay.model_dump_json())} if replay else {}
+        print(json.dumps(shown))
     else:
-        from kerntree.search.views.terminal import clean
+        from kerntree.search.views.terminal import evaluation_lines
 
-        known = "  (from the memo)" if evaluation.from_memo else ""
-        print(f"{evaluation.verdict}{known}")
-        if evaluation.message:
-            print(f"{evaluation.stage}: {clean(evaluation.message)}")
-        for key, value in evaluation.evidence.items():
-            print(f"  {clean(key)}: {clean(str(value))}")
-        for timing in evaluation.timings:
-            print(
-                f"case {timing.case}: {timing.median_ns / 1e6:.3f} ms, {timing.ratio:.2f} times "
-                f"as fast as {timing.baseline} ({timing.ratio_low:.2f} to {timing.ratio_high:.2f})"
-            )
+        print("\n".join(evaluation_lines(evaluation, replay)))
+        if graph and evaluation.correct and replay is None:
+            print("not timed as a CUDA graph: this device has none")
     raise typer.Exit(0 if evaluation.correct else 1)
 
 
@@ -336,6 +333,7 @@ def _drive(run: Any, evaluations: int | None, seconds: float | None, as_json: bo
                     "memo_hits": shown.memo_hits,
                     "baselines": [b.model_dump(mode="json") for b in shown.baselines],
                     "best": None if best is None else best.model_dump(mode="json"),
+                    "replay": None if shown.replay is None else _plain(shown.replay),
                     "plan": [] if shown.best is None else list(shown.nodes[shown.best.node].plan),
                 }
             )

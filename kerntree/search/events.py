@@ -8,7 +8,7 @@ from pydantic import JsonValue, ValidationError
 from kerntree.cache.errors import CacheError
 from kerntree.cache.journal import Event
 from kerntree.plans.candidate import Candidate, Config
-from kerntree.plans.evaluation import Baseline, Duel, Evaluation
+from kerntree.plans.evaluation import Baseline, Duel, Evaluation, Replay
 from kerntree.plans.finding import Finding
 from kerntree.plans.frozen import Frozen
 from kerntree.plans.strategy import Strategy
@@ -113,6 +113,15 @@ class Reverified(Frozen):
     confirmed: bool
 
 
+class Replayed(Frozen):
+    """The best and the baseline as CUDA graphs, for the report."""
+
+    kind: Literal["replayed"] = "replayed"
+    node: str
+    config: Config
+    replay: Replay
+
+
 class Stopped(Frozen):
     """Interrupted; the run can be resumed."""
 
@@ -144,6 +153,7 @@ SearchEvent = (
     | Evaluated
     | Dueled
     | Reverified
+    | Replayed
     | Stopped
     | Resumed
     | Finished
@@ -160,6 +170,7 @@ _TYPES: dict[str, type[SearchEvent]] = {
     "evaluated": Evaluated,
     "duel": Dueled,
     "reverified": Reverified,
+    "replayed": Replayed,
     "stopped": Stopped,
     "resumed": Resumed,
     "finished": Finished,

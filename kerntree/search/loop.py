@@ -26,6 +26,7 @@ from kerntree.search.events import (
     NodeAdded,
     Proposed,
     RealizeFailed,
+    Replayed,
     Resumed,
     Reverified,
     RunStarted,
@@ -320,9 +321,17 @@ class _Search:
                 )
             )
             if verified is not None:
+                self._replay(node, best.config)
                 break
         self.session.record(Finished(reason=reason, best=self.tree.incumbent, reverified=verified))
         return self._result(reason, finished=True, reverified=verified)
+
+    def _replay(self, node: Node, config: Config) -> None:
+        """A reading for the report alone: it costs a fresh child, so not when asked to stop."""
+        self.session.halt_if_stopped()
+        replay = self.session.evaluator.replay(self.session.request(node, config))
+        if replay is not None:
+            self.session.record(Replayed(node=node.identity, config=config, replay=replay))
 
     def _result(self, reason: str, *, finished: bool, reverified: Duel | None = None) -> Result:
         best = self.tree.incumbent

@@ -113,6 +113,16 @@ def closing_table(shown: Snapshot) -> Table:
                 else f"{error.relative_rms:.1e} (torch {error.relative_rms_torch:.1e})",
                 style="bold",
             )
+        for timing in shown.replay.timings if shown.replay else ():
+            if timing.case == case:
+                table.add_row(
+                    case,
+                    "both as CUDA graphs",
+                    f"{timing.median_ns / 1e6:.3f}",
+                    f"{timing.median_low_ns / 1e6:.3f} to {timing.median_high_ns / 1e6:.3f}",
+                    f"{timing.ratio:.2f}x ({timing.ratio_low:.2f} to {timing.ratio_high:.2f})",
+                    "",
+                )
     return table
 
 
@@ -123,6 +133,8 @@ def closing_lines(shown: Snapshot, run: str) -> list[str]:
         plan = shown.nodes[shown.best.node].plan
         lines.append("plan: " + (" > ".join(plan) or "the plain operator"))
         lines.append(f"config: {dict(shown.best.config)}")
+        if shown.replay is not None and shown.replay.message:
+            lines.append(f"not timed as a CUDA graph: {clean(shown.replay.message)}")
     else:
         lines.append("nothing measured beats the fastest baseline for certain")
         if shown.leader is not None and shown.leader != shown.root:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from kerntree.cache.journal import Event
 from kerntree.plans.candidate import Config
-from kerntree.plans.evaluation import Baseline, Evaluation
+from kerntree.plans.evaluation import Baseline, Evaluation, Replay
 from kerntree.plans.strategy import words
 from kerntree.search.budget import Budget, Spend, spent
 from kerntree.search.events import (
@@ -64,8 +64,8 @@ class Snapshot:
     """The whole run.
 
     `best` is the record, `best_path` the states from the root to it, `leader` the state with the
-    highest measured reward, which need not have won a duel. `ended` is why the run is not being
-    searched; None: it is, or was killed.
+    highest measured reward, which need not have won a duel. `replay` is the record's reading as
+    CUDA graphs. `ended` is why the run is not being searched; None: it is, or was killed.
     """
 
     nodes: dict[str, NodeView]
@@ -73,6 +73,7 @@ class Snapshot:
     best: Record | None
     best_evaluation: Evaluation | None
     best_path: tuple[str, ...]
+    replay: Replay | None
     leader: str | None
     leader_evaluation: Evaluation | None
     baselines: tuple[Baseline, ...]
@@ -123,6 +124,7 @@ def snapshot(events: Iterable[Event], *, now: float | None = None) -> Snapshot:
         best=tree.incumbent,
         best_evaluation=evaluation_of(tree, tree.incumbent),
         best_path=() if tree.incumbent is None else _path(tree, tree.incumbent.node),
+        replay=_replay(tree),
         leader=(leader := _leader(tree)),
         leader_evaluation=None if leader is None else tree.nodes[leader].best,
         baselines=tree.baselines or (),
@@ -186,6 +188,14 @@ def _path(tree: Tree, identity: str) -> tuple[str, ...]:
     while (link := best_parent(tree, tree.nodes[path[-1]])) is not None:
         path.append(link[0])
     return tuple(reversed(path))
+
+
+def _replay(tree: Tree) -> Replay | None:
+    """The record's reading as CUDA graphs, not that of one before it."""
+    event, best = tree.replayed, tree.incumbent
+    if event is None or best is None or (event.node, event.config) != (best.node, best.config):
+        return None
+    return event.replay
 
 
 def _leader(tree: Tree) -> str | None:

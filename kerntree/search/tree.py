@@ -25,6 +25,7 @@ from kerntree.search.events import (
     Proposed,
     RealizeFailed,
     Record,
+    Replayed,
     Resumed,
     Reverified,
     RunStarted,
@@ -104,6 +105,7 @@ class Tree:
     evaluations: int = 0
     last_evaluated: str | None = None
     reverified: Duel | None = None
+    replayed: Replayed | None = None
     seed: int | None = None
     ended: str | None = None
 
@@ -154,6 +156,8 @@ class Tree:
                     gone = Record(node=event.node, config=event.config)
                     self.records = [record for record in self.records if record != gone]
                     self.refused.add(duel_key(event.node, event.config, None))
+            case Replayed():
+                self.replayed = event
             case Stopped() | Finished():
                 self.ended = event.reason
                 self.reverified = getattr(event, "reverified", None)

@@ -78,13 +78,20 @@ class Ground(CudaGround):
     def __init__(self, table):
         super().__init__(lending=table)
         self.device = torch.device("cpu")
-        self.released = 0
+        self.released = self.captures = 0
 
     def begin(self):
         return
 
     def timed(self, call, args):
         return CpuGround().timed(call, args)
+
+    def captured(self, call, args):
+        """Replays what was captured: the same call on the same memory."""
+        self.captures += 1
+        for _ in range(2):
+            call(args)
+        return lambda: self.timed(call, args)
 
     def settle(self):
         return
@@ -271,3 +278,62 @@ def test_with_plenty_of_room_nothing_is_given_back(described):
     world.timed(session)
     assert world.ground.released == 0
     assert not [m for m in world.child.asked if m["op"] == "release"]
+
+
+KEEPS = """
+_kept = []
+
+class ModelNew(Model):
+    def forward(self, x, residual):
+        if len(_kept) < 2:
+            _kept.append(super().forward(x, residual))
+            return _kept[-1]
+        super().forward(x, residual)
+        return _kept[0].clone()
+"""
+
+
+def replayed(world, session):
+    case = world.problem.cases[0]
+    with world.bench.timed_inputs(case) as prepared:
+        slots = world.bench.give(session, prepared)
+        blocks = session.time([*slots, *slots], warmup=1, timeout=5, graph=True)
+        world.bench.check_timed(session, case, prepared[-1])
+    return blocks
+
+
+def test_a_replay_reads_rewritten_inputs_and_its_results_are_compared(described):
+    world = World(described, thrifty=False)
+    session = world.session(PLAIN)
+    assert len(replayed(world, session).calls_ns) == 4
+    assert world.ground.captures == 1
+
+
+def test_a_result_kept_from_before_the_capture_is_found_out(described):
+    world = World(described, thrifty=False)
+    with pytest.raises(CandidateFailed) as failed:
+        replayed(world, world.session(f"{MODEL}{KEEPS}"))
+    assert failed.value.verdict is Verdict.WRONG
+
+
+def test_a_new_set_of_inputs_is_captured_anew(described):
+    world = World(described, thrifty=False)
+    session = world.session(PLAIN)
+    replayed(world, session)
+    world.bench.inputs.renew()
+    session.loaded.clear()
+    replayed(world, session)
+    assert world.ground.captures == 2
+
+
+def test_what_cannot_be_captured_raises(described):
+    world = World(described, thrifty=False)
+    session = world.session(PLAIN)
+
+    def refuse(call, args):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    world.ground.captured = refuse
+    with pytest.raises(CandidateFailed, match="stream is capturing") as failed:
+        replayed(world, session)
+    assert failed.value.verdict is Verdict.RAISED

@@ -91,7 +91,8 @@ class ToyEvaluator:
     def __init__(self, gain, *, noise=0.0, lucky=frozenset(), broken=frozenset(), lost=()):
         self.gain, self.noise, self.lucky, self.broken = gain, noise, lucky, broken
         self.lost = list(lost)
-        self.ran, self.duels = [], []
+        self.ran, self.duels, self.replayed = [], [], []
+        self.as_graph = None
 
     def baselines(self):
         return (Baseline(name="eager", median_ns={"case": 1000.0}),)
@@ -125,6 +126,10 @@ class ToyEvaluator:
             gain_low=gain - 0.02,
             gain_high=gain + 0.02,
         )
+
+    def replay(self, request):
+        self.replayed.append(request)
+        return self.as_graph
 
     def close(self):
         pass

@@ -4,9 +4,10 @@ import pytest
 
 from kerntree.cache.journal import read_events
 from kerntree.coder.own import OwnKernel, WithOwnKernels
-from kerntree.plans.evaluation import Verdict
+from kerntree.plans.evaluation import Replay, Verdict
 from kerntree.search.budget import Budget
 from kerntree.search.events import Dueled, Evaluated, Reverified, decode
+from kerntree.search.progress import closing_lines
 from kerntree.search.snapshot import snapshot
 from kerntree.search.tree import config_key, fold
 
@@ -40,6 +41,22 @@ def test_finds_the_best_set_of_steps(search, toy):
     assert result.best_evaluation.reward == pytest.approx(1.3)
     assert result.reverified.gain == pytest.approx(1.3)
     assert evaluator.duels[-1][1] is None
+
+
+def test_the_record_is_read_as_a_graph_in_the_end(search, toy):
+    evaluator = toy.Evaluator(additive)
+    evaluator.as_graph = Replay(message="capture failed")
+    result = search(toy.Coder(KINDS), evaluator)
+    (request,) = evaluator.replayed
+    assert request.candidate.identity == result.best_node
+    shown = snapshot(read_events(search.path))
+    assert shown.replay == evaluator.as_graph
+    assert "not timed as a CUDA graph: capture failed" in closing_lines(shown, "run")
+
+
+def test_where_there_are_no_graphs_nothing_is_said_of_them(search, toy):
+    search(toy.Coder(KINDS), toy.Evaluator(additive))
+    assert snapshot(read_events(search.path)).replay is None
 
 
 def test_commuting_steps_are_measured_once(search, toy):

@@ -1,8 +1,9 @@
-"""The tree of a search in the terminal."""
+"""The tree of a search, and one evaluation, in the terminal."""
 
 from rich.text import Text
 from rich.tree import Tree as RichTree
 
+from kerntree.plans.evaluation import CaseTiming, Evaluation, Replay
 from kerntree.search.snapshot import NodeView, Snapshot
 
 _STYLES = {"measured": "", "passed": "dim", "failed": "red", "unevaluated": "dim"}
@@ -46,6 +47,29 @@ def draw(shown: Snapshot, *, depth: int | None = None, everything: bool = False)
         for verdict, count in hidden.items():
             branch.add(Text(f"✗ {count} × {verdict}", style="red"))
     return drawn
+
+
+def evaluation_lines(evaluation: Evaluation, replay: Replay | None) -> list[str]:
+    """One evaluation as text: verdict, reason, evidence and times."""
+    known = "  (from the memo)" if evaluation.from_memo else ""
+    lines = [f"{evaluation.verdict}{known}"]
+    if evaluation.message:
+        lines.append(f"{evaluation.stage}: {clean(evaluation.message)}")
+    for key, value in evaluation.evidence.items():
+        lines.append(f"  {clean(key)}: {clean(str(value))}")
+    lines += [f"case {timing.case}: {_timing(timing)}" for timing in evaluation.timings]
+    if replay is not None:
+        lines += [f"case {t.case}, both as CUDA graphs: {_timing(t)}" for t in replay.timings]
+        if replay.message:
+            lines.append(f"not timed as a CUDA graph: {clean(replay.message)}")
+    return lines
+
+
+def _timing(timing: CaseTiming) -> str:
+    return (
+        f"{timing.median_ns / 1e6:.3f} ms, {timing.ratio:.2f} times as fast as "
+        f"{timing.baseline} ({timing.ratio_low:.2f} to {timing.ratio_high:.2f})"
+    )
 
 
 def _rank(node: NodeView) -> float:
