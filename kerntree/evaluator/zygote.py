@@ -18,6 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kerntree.evaluator import host_library
 from kerntree.evaluator.sandbox import (
     SandboxSpec,
     close_all_but,
@@ -42,6 +43,7 @@ def main(descriptor: int, device: str = "cpu") -> None:
     if device != "cpu":
         with contextlib.suppress(ImportError):
             import triton  # noqa: F401
+    library = {} if device == "cpu" else host_library.built()
 
     gc.collect()
     gc.freeze()  # a child's own collections then need not walk torch, nor copy its pages
@@ -55,13 +57,15 @@ def main(descriptor: int, device: str = "cpu") -> None:
         keeper = os.fork()
         if keeper == 0:
             control.close()
-            _keeper(request, child_fd, status_fd)
+            _keeper(request, child_fd, status_fd, library)
         send(control, {"keeper": keeper})
         os.close(child_fd)
         os.close(status_fd)
 
 
-def _keeper(request: dict[str, Any], child_fd: int, status_fd: int) -> NoReturn:
+def _keeper(
+    request: dict[str, Any], child_fd: int, status_fd: int, library: host_library.Files
+) -> NoReturn:
     """Starts the child in its namespaces, drains its output, ends it, and reports how it ended.
 
     It lives outside the child's PID namespace. The child is killed when the status socket closes.
@@ -90,7 +94,7 @@ def _keeper(request: dict[str, Any], child_fd: int, status_fd: int) -> NoReturn:
     if pid == 0:
         os.close(status_fd)
         os.close(read_end)
-        _child(request, spec, child_fd, write_end, level)
+        _child(request, spec, child_fd, write_end, level, library)
     os.close(child_fd)
     os.close(write_end)
     report = _watch(pid, read_end, status_fd, request["output_bytes"])
@@ -99,7 +103,12 @@ def _keeper(request: dict[str, Any], child_fd: int, status_fd: int) -> NoReturn:
 
 
 def _child(
-    request: dict[str, Any], spec: SandboxSpec, child_fd: int, write_end: int, level: str
+    request: dict[str, Any],
+    spec: SandboxSpec,
+    child_fd: int,
+    write_end: int,
+    level: str,
+    library: host_library.Files,
 ) -> NoReturn:
     try:
         die_with_parent()
@@ -111,6 +120,7 @@ def _child(
         if level != "reduced":
             close_in(spec)
         os.chdir("/tmp")
+        host_library.planted(library)
         from kerntree.evaluator.child import serve
 
         sock = socket.socket(fileno=child_fd)
