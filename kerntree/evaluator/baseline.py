@@ -72,6 +72,11 @@ class Baselines:
         usable = [fact for fact in self._facts or self.facts() if fact.available]
         return min(usable, key=lambda fact: _weighted(fact, cases))
 
+    @property
+    def spent(self) -> float:
+        """Seconds that the living children have taken so far."""
+        return sum(sum(session.seconds.values()) for session in self._sessions.values())
+
     def session(self) -> Session:
         """The living child of the fastest baseline; raises `CandidateFailed` if it cannot be."""
         return self._warm(self.best.name)

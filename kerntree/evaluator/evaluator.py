@@ -154,7 +154,7 @@ class LocalEvaluator:
 
     def _attempt(self, request: EvaluationRequest, key: str, *, full: bool) -> Evaluation:
         life = _Life(key, request.config, self._environment())
-        with life.recorded(self.recover):
+        with life.recorded(self.recover), self._beside(life):
             objection = self.guard.before(request.candidate.source)
             if objection is not None:
                 raise CandidateFailed(objection.verdict, Stage.LOAD, objection.message)
@@ -171,7 +171,7 @@ class LocalEvaluator:
         rules = self.settings.timing
         life = _Life(key, challenger.config, self._environment())
         gain = (0.0, -math.inf, math.inf)
-        with life.recorded(self.recover):
+        with life.recorded(self.recover), self._beside(life):
             rounds: list[Contest] = []
             for number in range(rules.duel_rounds):
                 with ExitStack() as stack:
@@ -193,6 +193,21 @@ class LocalEvaluator:
         if evaluation.verdict not in (Verdict.CORRECT, Verdict.LOST):
             gain = (-math.inf, -math.inf, -math.inf)
         return Duel(challenger=evaluation, gain=gain[0], gain_low=gain[1], gain_high=gain[2])
+
+    @contextmanager
+    def _beside(self, life: "_Life") -> Iterator[None]:
+        """Adds what a candidate's life took of the oracle and of the baseline."""
+        oracle, baseline = self.bench.oracle.spent, self.stopwatch.baselines.spent
+        try:
+            yield
+        finally:
+            life.spend(
+                {
+                    "oracle": self.bench.oracle.spent - oracle,
+                    # one that died has taken its seconds with it
+                    "baseline": max(self.stopwatch.baselines.spent - baseline, 0.0),
+                }
+            )
 
     @contextmanager
     def _opened(self, request: EvaluationRequest, life: "_Life") -> Iterator[Session]:

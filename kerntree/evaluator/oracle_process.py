@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,7 @@ class OracleProcess:
     device: str = "cpu"
     precision: str = "strict"
     problem: Problem | None = None
+    spent: float = 0.0
     _process: OracleLink | None = None
     _state: int = 0
     _recipes: dict[str, Recipe] = field(default_factory=dict)
@@ -255,6 +257,7 @@ class OracleProcess:
         how = ""
         for _ in range(_ATTEMPTS):
             process = self._living()
+            started = time.monotonic()
             try:
                 reply, received = process.request(message, fds=fds, seconds=self.seconds)
             except TransportTimeout:
@@ -265,6 +268,8 @@ class OracleProcess:
             except TransportError:
                 how = self._drop()
                 continue
+            finally:
+                self.spent += time.monotonic() - started
             return _checked(reply), received
         raise OracleFailed(f"the process that runs the reference died twice: {how}")
 

@@ -46,7 +46,11 @@ class Oracle(Protocol):
     """The trusted process, as the supervisor sees it. Raises `OracleFailed`.
 
     On a GPU a prepared set has no descriptor (-1): the oracle fills blocks that children lend.
+    `spent` are the seconds that all its answers have taken so far.
     """
+
+    @property
+    def spent(self) -> float: ...
 
     def prepare(self, case: str, *, seed: int, distribution: Distribution) -> Prepared: ...
 

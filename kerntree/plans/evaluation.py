@@ -83,8 +83,10 @@ class Evaluation(Frozen):
 
     `reward` is log2 of the baseline time over the candidate's, over all cases by weight; None
     unless CORRECT and timed. `evidence` explains a failure: the worst element, its index, what
-    was expected and what came, the compiler's message. `environment` records device, versions and
-    the isolation level. `from_memo` says that nothing ran.
+    was expected and what came, the compiler's message. `seconds` are those of the candidate's
+    stages (`load` includes the build), of what `oracle` and `baseline` did for it, and in `total`.
+    `environment` records device, versions and the isolation level. `from_memo` says that nothing
+    ran.
     """
 
     key: str
