@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from kerntree.coder.domain import Axes, Dims
 from kerntree.coder.errors import CannotLowerError
 from kerntree.coder.kernel import PointFunction, ReduceFunction
+from kerntree.coder.regions import Region
 from kerntree.coder.types import Scalar, compute_type, is_float
 from kerntree.plans.graph import TensorSpec
 
@@ -273,30 +274,43 @@ class Builder:
             extent=table.shape[dim],
         )
 
-    def store(self, tensor: str, value: Value, spec: TensorSpec) -> None:
-        """Writes a value to a fresh contiguous tensor of that spec."""
-        register = self.cast(value, spec.dtype)
-        dims = tuple(
-            dim or self.axes.fresh(extent)
-            for dim, extent in zip(register.dims, spec.shape, strict=True)
-        )
+    def store(
+        self, tensor: str, pieces: Sequence[tuple[Register, Region]], spec: TensorSpec
+    ) -> None:
+        """Writes pieces of one shape to their regions of a fresh contiguous tensor.
+
+        All are written at the same points of the domain. Raises `CannotLowerError` if they do not
+        differ along the same dimensions.
+        """
+        laid_out = [
+            tuple(
+                dim or self.axes.fresh(extent)
+                for dim, extent in zip(register.dims, register.shape, strict=True)
+            )
+            for register, _ in pieces
+        ]
+        for dims in laid_out[1:]:
+            for first, dim in zip(laid_out[0], dims, strict=True):
+                self.axes.unify(first, dim)
+        for (register, region), dims in zip(pieces, laid_out, strict=True):
+            address = self._address(tensor, dims, region, spec)
+            self.drafts.append(
+                Draft("store", (), operands=(register.name,), dtype=spec.dtype, address=address)
+            )
+
+    def _address(self, tensor: str, dims: Dims, region: Region, spec: TensorSpec) -> Address:
         strides: list[tuple[int, int]] = []
-        step = 1
-        for dim, extent in zip(reversed(dims), reversed(spec.shape), strict=True):
-            inner = step
+        step, offset = 1, 0
+        for dim, extent, run in zip(
+            reversed(dims), reversed(spec.shape), reversed(region), strict=True
+        ):
+            offset += run.start * step
+            inner = run.step * step
             for axis in reversed(self.axes.leaves(dim)):
                 strides.append((axis, inner))
                 inner *= self.axes.extent(axis)
             step *= extent
-        self.drafts.append(
-            Draft(
-                "store",
-                (),
-                operands=(register.name,),
-                dtype=spec.dtype,
-                address=Address(tensor, tuple(strides), 0),
-            )
-        )
+        return Address(tensor, tuple(strides), offset)
 
     # --- inside -------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """A closed group of operators as one kernel, or the reason why they do not fit one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from pydantic import JsonValue
@@ -10,6 +10,7 @@ from kerntree.coder.builder import Builder, Value
 from kerntree.coder.errors import CannotLowerError
 from kerntree.coder.kernel import Index, Kernel, Load, LoadIndexed, Store
 from kerntree.coder.operators import OPERATORS, Call
+from kerntree.coder.pieces import Form, in_pieces, moves_pieces, unchanged
 from kerntree.plans.graph import ITEM_BYTES, GraphInput, Node, OperatorGraph, operands
 
 _SMALL_CONSTANT = 1  # elements: larger ones are read from memory like a parameter
@@ -18,8 +19,9 @@ _SMALL_CONSTANT = 1  # elements: larger ones are read from memory like a paramet
 def build_kernel(graph: OperatorGraph, nodes: Sequence[str], *, name: str) -> Kernel:
     """The loop nest of these nodes (names in graph order).
 
-    What the rest of the graph reads of them is written to fresh contiguous tensors; the rest stays
-    in registers. Tensors from outside are taken as contiguous. Raises `CannotLowerError`.
+    What the rest of the graph reads of them is written to fresh contiguous tensors, piece by piece
+    where it is put together; the rest stays in registers. Tensors from outside are taken as
+    contiguous. Raises `CannotLowerError`.
     """
     return _build(_Hashed(graph), tuple(nodes), name)
 
@@ -65,25 +67,60 @@ def escaping(graph: OperatorGraph, nodes: Sequence[str]) -> list[str]:
 def can_store_in_place(kernel: Kernel, value: str, tensor: str) -> bool:
     """Whether `value` may be written into the memory of `tensor`, which the kernel reads.
 
-    It may if every read of the tensor is at the very element that is written, and the write comes
-    after all reading passes (as writes do).
+    It may if every read of the tensor is at an element that the same point of the domain writes,
+    and the write comes after all reading passes (as writes do).
     """
     stores = [i for i in kernel.body if isinstance(i, Store) and i.access.tensor == value]
-    if len(stores) != 1:
-        return False
+    written = {(store.access.strides, store.access.offset) for store in stores}
     for instruction in kernel.body:
         if isinstance(instruction, LoadIndexed) and instruction.access.tensor == tensor:
             return False
         if isinstance(instruction, Load) and instruction.access.tensor == tensor:
-            same = instruction.access.strides == stores[0].access.strides
-            if not same or instruction.access.offset or instruction.dtype != stores[0].dtype:
+            place = (instruction.access.strides, instruction.access.offset)
+            if place not in written or instruction.dtype != stores[0].dtype:
                 return False
-    return True
+    return bool(stores)
 
 
 def _lower(graph: OperatorGraph, nodes: tuple[str, ...], name: str) -> Kernel:
+    written = escaping(graph, nodes)
+    if not written:
+        raise CannotLowerError("nothing reads what these operators compute")
+    by_name = {node.name: node for node in graph.nodes}
+    own = [by_name[n] for n in nodes]
+    try:
+        return _lower_form(graph, unchanged(own, written), name)
+    except CannotLowerError as error:
+        if not moves_pieces(own):
+            raise
+        reason = error
+    for form in in_pieces(graph, nodes, written):
+        try:
+            return _lower_form(graph, form, name)
+        except CannotLowerError as error:
+            reason = error
+    raise reason
+
+
+def _lower_form(graph: OperatorGraph, form: Form, name: str) -> Kernel:
     builder = Builder()
-    inside = set(nodes)
+    value = _values(builder, graph, form)
+    # all is read before anything is written, which may be in place of what is read
+    pieces = [
+        (r, [(builder.cast(value(n), r.spec.dtype), region) for n, region in r.pieces])
+        for r in form.results
+    ]
+    for result, registers in pieces:
+        builder.store(result.tensor, registers, result.spec)
+    kernel = assemble(builder, name=name)
+    if not any(isinstance(i, Load | LoadIndexed | Index) for i in kernel.body):
+        raise CannotLowerError("a constant needs no kernel")
+    return kernel
+
+
+def _values(builder: Builder, graph: OperatorGraph, form: Form) -> Callable[[str], Value]:
+    """Lowers the operators; gives their values, and those of tensors outside, by name."""
+    inside = {node.name for node in form.nodes}
     known: dict[str, Value] = {}
     several: dict[str, tuple[Value | None, ...]] = {}
     inputs = {entry.name: entry for entry in graph.inputs}
@@ -101,16 +138,9 @@ def _lower(graph: OperatorGraph, nodes: tuple[str, ...], name: str) -> Kernel:
         )
         return known[ref]
 
-    for node_name in nodes:
-        node = by_name[node_name]
+    for node in form.nodes:
         if node.target == "getitem":
-            source, item = _getitem(node)
-            if source not in several:
-                raise CannotLowerError(f"{node.name} takes a result of a torch call")
-            taken = several[source][item] if item < len(several[source]) else None
-            if taken is None:
-                raise CannotLowerError(f"{node.name}: this result of {source} has no loop nest")
-            known[node.name] = taken
+            known[node.name] = _item(node, several)
             continue
         if node.target not in OPERATORS:
             raise CannotLowerError(f"{node.target} has no loop nest of ours")
@@ -119,15 +149,17 @@ def _lower(graph: OperatorGraph, nodes: tuple[str, ...], name: str) -> Kernel:
             several[node.name] = result
         else:
             known[node.name] = result
-    written = escaping(graph, nodes)
-    if not written:
-        raise CannotLowerError("nothing reads what these operators compute")
-    for escaped in written:
-        builder.store(escaped, value(escaped), by_name[escaped].outputs[0])
-    kernel = assemble(builder, name=name)
-    if not any(isinstance(i, Load | LoadIndexed | Index) for i in kernel.body):
-        raise CannotLowerError("a constant needs no kernel")
-    return kernel
+    return value
+
+
+def _item(node: Node, several: Mapping[str, tuple[Value | None, ...]]) -> Value:
+    source, item = _getitem(node)
+    if source not in several:
+        raise CannotLowerError(f"{node.name} takes a result of a torch call")
+    taken = several[source][item] if item < len(several[source]) else None
+    if taken is None:
+        raise CannotLowerError(f"{node.name}: this result of {source} has no loop nest")
+    return taken
 
 
 def _from_input(builder: Builder, entry: GraphInput) -> Value:

@@ -46,7 +46,8 @@ FREE = frozenset(
         "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default",
         "squeeze.default", "squeeze.dim", "squeeze.dims", "permute.default", "transpose.int",
         "t.default", "expand.default", "slice.Tensor", "select.int", "alias.default",
-        "detach.default", "flatten.default",
+        "detach.default", "flatten.default", "split_with_sizes.default", "split.Tensor",
+        "unbind.int",
     )
 ) | {"getitem"}  # fmt: skip
 

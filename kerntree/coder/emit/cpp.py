@@ -97,6 +97,7 @@ def _dtype(kernel: Kernel, tensor: str, in_place: Mapping[str, str]) -> str:
 
 def _expect_huge_pages(kernel: Kernel, lines: Lines, in_place: Mapping[str, str]) -> None:
     """Asks for huge pages under each large output that is not an input."""
+    sizes: dict[tuple[str, str], int] = {}
     for i in kernel.body:
         if isinstance(i, Store) and i.access.tensor not in in_place:
             size = ITEM_BYTES[i.dtype]
@@ -106,7 +107,9 @@ def _expect_huge_pages(kernel: Kernel, lines: Lines, in_place: Mapping[str, str]
                     at_run_time = f"n{d} * "
                 elif stride:
                     size *= dim.extent
-            if at_run_time or size >= _HUGE:
-                tensor = identifier(i.access.tensor)
-                lines.helpers.add("expect_huge_pages")
-                lines.put(f"expect_huge_pages({tensor}, {at_run_time}{size});")
+            key = (identifier(i.access.tensor), at_run_time)
+            sizes[key] = sizes.get(key, 0) + size
+    for (tensor, at_run_time), size in sizes.items():
+        if at_run_time or size >= _HUGE:
+            lines.helpers.add("expect_huge_pages")
+            lines.put(f"expect_huge_pages({tensor}, {at_run_time}{size});")

@@ -24,7 +24,8 @@ def replaced_inputs(
         if output.kind != "input_mutation" or output.value not in kernel.writes:
             continue
         tensor = inputs[output.target]
-        if _views_of(graph, tensor.name) & (read_later | returned):
+        views = _views_of(graph, tensor.name)
+        if views & (read_later | returned) or (views - {tensor.name}).intersection(kernel.reads):
             continue
         if tensor.name in result.values() or output.value in result:
             continue

@@ -47,7 +47,7 @@ class Statements:
     def store(self, store: Store, streams: Sequence[Stream] = ()) -> None:
         """Writes a value to its tensor, or to the block of a stream to it."""
         value = self.expressions.stored(store)
-        stream = next((s for s in streams if s.tensor == store.access.tensor), None)
+        stream = next((s for s in streams if s.store == store), None)
         place = (
             f"{stream.buffer}[l]" if stream else self.expressions.addresses.element(store.access)
         )

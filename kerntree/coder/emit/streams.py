@@ -13,9 +13,9 @@ from kerntree.coder.kernel import Store
 
 @dataclass(frozen=True)
 class Stream:
-    """A tensor that is written past the caches, the block before it, and the block's place."""
+    """A store that goes past the caches, the block before it, and the block's place."""
 
-    tensor: str
+    store: Store
     ctype: str
     buffer: str
     place: str
@@ -33,7 +33,8 @@ class Streams:
         """Declares a block for each of the stores that can be streamed."""
         if not self.nest.wide or not self.nest.schedule.stream:
             return ()
-        return tuple(self._declare(store) for store in stores if self._can_stream(store))
+        streamed = [store for store in stores if self._can_stream(store)]
+        return tuple(self._declare(store, streamed) for store in streamed)
 
     def flush(self, streams: Sequence[Stream]) -> None:
         """Writes the blocks to their places; one that is not full goes through the caches."""
@@ -50,13 +51,15 @@ class Streams:
         in_place = store.access.tensor in self.addresses.in_place
         return store.access.strides[self.nest.lane] == 1 and not in_place
 
-    def _declare(self, store: Store) -> Stream:
+    def _declare(self, store: Store, streamed: Sequence[Store]) -> Stream:
         self.lines.helpers.add("stream")
         tensor = identifier(store.access.tensor)
+        mine = [s for s in streamed if s.access.tensor == store.access.tensor]
+        number = f"_{mine.index(store)}" if len(mine) > 1 else ""
         stream = Stream(
-            store.access.tensor,
+            store,
             STORED[store.dtype],
-            f"block_of_{tensor}",
+            f"block_of_{tensor}{number}",
             f"{tensor} + {self.addresses.offset(store.access, lane='0')}",
         )
         self.lines.put(f"alignas(64) {stream.ctype} {stream.buffer}[LANES];")
