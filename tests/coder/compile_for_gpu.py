@@ -1,7 +1,8 @@
 """Compiles printed Triton kernels for a GPU that is not here; run by test_compile_triton.py.
 
-Prints a line of JSON a kernel: registers, bytes of spills, whether loads are wide. Runs in a
-process of its own, since Triton's interpreter and its compiler do not get along in one.
+Prints a line of JSON a kernel: registers, bytes of spills, whether loads are wide, and how often
+it loads and stores how many bytes at once. Runs in a process of its own, since Triton's interpreter
+and its compiler do not get along in one.
 """
 
 import json
@@ -62,7 +63,78 @@ def compiled(self, *args, grid, warmup, **options):
         options={"num_warps": options["num_warps"]},
     )
     wide = "v4" in kernel.asm["ptx"]
-    found.append({"kernel": self.fn.__name__, **usage(kernel.asm["cubin"]), "wide": wide})
+    found.append(
+        {
+            "kernel": self.fn.__name__,
+            **usage(kernel.asm["cubin"]),
+            "wide": wide,
+            "loads": widths(kernel.asm["ptx"], "ld"),
+            "stores": widths(kernel.asm["ptx"], "st"),
+        }
+    )
+
+
+def widths(ptx, operation):
+    """How many instructions move how many bytes a thread between registers and global memory."""
+    counts = {}
+    for modifiers in re.findall(rf"\b{operation}\.global((?:\.\w+(?:::\w+)*)+)", ptx):
+        vector = int((re.findall(r"\.v(\d)", modifiers) or [1])[0])
+        size = vector * int(re.findall(r"\.[bsuf](\d+)", modifiers)[-1]) // 8
+        counts[size] = counts.get(size, 0) + 1
+    return counts
+
+
+def rotary(q, cos, sin):
+    first, second = q.chunk(2, -1)
+    q.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), -1))
+    return q
+
+
+def rotary_in_float(x, cos, sin):
+    wide = x.float()
+    first, second = wide.chunk(2, -1)
+    x.copy_(wide * cos + torch.cat((-second, first), -1) * sin)
+    return x
+
+
+def swiglu(x):
+    gate, up = x.chunk(2, -1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def rmsnorm(x, residual, weight):
+    residual += x
+    wide = residual.float()
+    x.copy_(wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6) * weight)
+    return x, residual
+
+
+def masked_softmax(scores, mask):
+    return torch.softmax(scores.masked_fill(~mask, float("-inf")), -1)
+
+
+def half(*shape):
+    return torch.randn(shape).bfloat16()
+
+
+def pieces():
+    """Operators of parts of tensors in bfloat16: their cases' names begin with "bf16"."""
+    return [
+        ("bf16 rotary", rotary, [half(64, 8, 128), half(64, 1, 64), half(64, 1, 64)]),
+        ("bf16 rotary of 80", rotary, [half(64, 8, 80), half(64, 1, 40), half(64, 1, 40)]),
+        ("bf16 rotary, any rows", rotary, [half(64, 8, 128), half(64, 1, 64), half(64, 1, 64)],
+         [half(90, 8, 128), half(90, 1, 64), half(90, 1, 64)]),
+        ("bf16 rotary in float", rotary_in_float,
+         [half(64, 8, 128), torch.randn(64, 1, 128), torch.randn(64, 1, 128)]),
+        ("bf16 SwiGLU", swiglu, [half(64, 2 * 11008)]),
+        ("bf16 SwiGLU, any rows", swiglu, [half(64, 2 * 11008)], [half(16, 2 * 11008)]),
+        ("bf16 RMSNorm", rmsnorm, [half(64, 4096), half(64, 4096), half(4096)]),
+        ("bf16 RMSNorm, any rows", rmsnorm, [half(64, 4096), half(64, 4096), half(4096)],
+         [half(16, 4096), half(16, 4096), half(4096)]),
+        ("bf16 softmax", masked_softmax, [half(2, 4, 64, 1024), torch.rand(2, 1, 64, 1024) > 0.5]),
+        ("bf16 LayerNorm", lambda x, w, b: torch.nn.functional.layer_norm(x, (4096,), w, b),
+         [half(64, 4096), half(4096), half(4096)]),
+    ]  # fmt: skip
 
 
 def main():
@@ -81,9 +153,11 @@ def main():
         ("loss", functional.cross_entropy, [torch.randn(64, 1000), torch.randint(0, 1000, (64,))]),
         ("any rows", lambda x: torch.softmax(x, -1),
          [torch.randn(64, 4096)], [torch.randn(1000, 4096)]),
+        *pieces(),
     ]  # fmt: skip
+    wanted, of_pieces = json.loads(sys.argv[1]), ["fast", "one pass"]
     for name, function, inputs, *others in cases:
-        for how in json.loads(sys.argv[1]):
+        for how in [h for h in wanted if h in of_pieces or not name.startswith("bf16")]:
             problems = [
                 printing.problem_of(printing.Lambda(function), i) for i in (inputs, *others)
             ]

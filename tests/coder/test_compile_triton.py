@@ -38,3 +38,16 @@ def test_contiguous_tensors_are_read_in_wide_loads(kernels):
     chosen = [k for k in kernels if k["case"] in ("softmax", "gelu", "any rows")]
     chosen += [k for k in kernels if k["case"] == k["schedule"] == "columns"]
     assert [k for k in chosen if not k["wide"]] == []
+
+
+def test_operators_of_parts_compile(kernels):
+    chosen = [k for k in kernels if k["case"].startswith("bf16")]
+    assert len({k["case"] for k in chosen}) == 10
+    assert {k["schedule"] for k in chosen} == {"fast", "one pass"}
+
+
+def test_half_types_are_read_and_written_sixteen_bytes_at_once(kernels):
+    """A mask of single bytes is all that may be read in fewer."""
+    for k in (k for k in kernels if k["case"].startswith("bf16")):
+        assert set(k["loads"]) <= ({"16"} if "softmax" not in k["case"] else {"8", "16"}), k
+        assert "16" in k["loads"] and set(k["stores"]) == {"16"}, k

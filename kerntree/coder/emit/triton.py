@@ -33,9 +33,9 @@ class TritonFunction:
 
     `rows` are those of the case it is printed for; `rows_each` is how many go with one position of
     an outermost extent that is an argument (0: none is), and `most_rows` how far that extent may go
-    (None: any). It `takes_rows` where its text speaks of them. `scratch` are types of the buffers
-    through which programs that share a row hand over partial results, with the number of results of
-    each; `meetings` is how often they wait for each other.
+    (None: any). It takes that extent as `rows` (`takes_rows`) where its text speaks of it.
+    `scratch` are types of the buffers through which programs that share a row hand over partial
+    results, with the number of results of each; `meetings` is how often they wait for each other.
     """
 
     name: str
@@ -80,7 +80,7 @@ def emit_triton(
         nest.rows,
         nest.columns,
         nest.persist,
-        nest.rows // nest.kernel.dims[0].extent if nest.rows_at_run_time else 0,
+        nest.rows_each,
         takes_rows,
         most_rows(nest.kernel) if nest.rows_at_run_time and not nest.wide else None,
         meetings.scratch,

@@ -47,7 +47,7 @@ def launch_lines(
     else:
         of_tile = size("ROWS")
         tiles = rows if of_tile == "1" else f"triton.cdiv({rows}, {of_tile})"
-    given += [rows] * function.takes_rows
+    given += [extent] * function.takes_rows
     grid = tiles
     if function.persist and not function.tiles.split:
         lines.append(f"tiles = {tiles}")

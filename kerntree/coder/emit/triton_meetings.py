@@ -49,7 +49,7 @@ class Meetings:
     def _times_rows(self, count: int) -> str:
         """What lies before the rows of the buffer or counter of this number, as a summand."""
         if self._nest.rows_at_run_time:
-            return f"{count} * rows + " if count else ""
+            return f"{count} * {self._nest.rows_text} + " if count else ""
         return f"{count * self._nest.rows} + " if count else ""
 
     def _hand_over(self, value: str, dtype: str) -> str:

@@ -24,8 +24,21 @@ class TileNest:
 
     @property
     def rows_text(self) -> str:
-        """The number of kept positions in a kernel: a number, or the argument that holds it."""
-        return "rows" if self.rows_at_run_time else str(self.rows)
+        """The number of kept positions in a kernel: a number, or a multiple of an argument.
+
+        The compiler sees what the number is a multiple of, or it could not tell that neighbours
+        are masked alike, and would read them one by one.
+        """
+        if not self.rows_at_run_time:
+            return str(self.rows)
+        each = self.rows_each
+        argument = "tl.cast(rows, tl.int64)" if self.wide else "rows"
+        return f"{argument} * {each}" if each > 1 else "rows"
+
+    @property
+    def rows_each(self) -> int:
+        """How many kept positions go with one of an outermost extent that is an argument."""
+        return self.rows // self.kernel.dims[0].extent if self.rows_at_run_time else 0
 
     @property
     def rows_at_run_time(self) -> bool:
