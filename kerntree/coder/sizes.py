@@ -88,7 +88,8 @@ def with_sizes_as_arguments(kernels: Sequence[Kernel]) -> tuple[Kernel, ...] | N
     """
     if all(kernel == kernels[0] for kernel in kernels):
         return tuple(kernels)
-    widest = max(kernels, key=lambda kernel: kernel.dims[0].extent)
+    # one that lacks the dimension begins with another, which may be longer than any has rows
+    widest = max(kernels, key=lambda kernel: (len(kernel.dims), kernel.dims[0].extent))
     if widest.dims[0].reduced:
         return None
     result = []

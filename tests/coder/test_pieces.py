@@ -172,6 +172,7 @@ OPERATORS = {
     "SwiGLU": (swiglu, rows_of(34), (), 1),
     "SwiGLU in float32": (swiglu_in_float, rows_of(38), (), 1),
     "SwiGLU by slices": (swiglu_by_slices, rows_of(32), (), 1),
+    "SwiGLU, rows longer than there are rows": (swiglu, rows_of(260), (), 1),
     "softmax with a mask": (masked_softmax, scores(True), (), 1),
     "softmax with a sum": (added_softmax, scores(False), (), 1),
     "LayerNorm": (layernorm, rows_of(37, "row", "row"), (), 1),
@@ -267,10 +268,18 @@ def test_inputs_with_other_strides(name, printed_as):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("printed_as", [("cpp", "fast"), ("cpp", "kept"), ("triton", "fast")],
-                         ids=str)  # fmt: skip
-@pytest.mark.parametrize("name", ["rotary by slices", "rotary by rotate_half, in place", "SwiGLU",
-                                  "residual and RMSNorm"])  # fmt: skip
+ANY_SIZE = (
+    "rotary by slices",
+    "rotary by rotate_half, in place",
+    "SwiGLU, rows longer than there are rows",
+    "residual and RMSNorm",
+)
+
+
+@pytest.mark.parametrize("name", ANY_SIZE)
+@pytest.mark.parametrize(
+    "printed_as", [("cpp", "fast"), ("cpp", "kept"), ("triton", "fast")], ids=str
+)
 def test_sizes_that_no_case_has(name, printed_as):
     torch.manual_seed(22)
     operator, make, mutated, kernels = OPERATORS[name]
