@@ -12,7 +12,7 @@ from math import prod
 
 from kerntree.coder.errors import CannotLowerError
 from kerntree.coder.regions import Region, StraddlesError, run, shape_of, whole
-from kerntree.coder.taking import MOVES, Taken
+from kerntree.coder.taking import MOVES, Taken, none_taken
 from kerntree.plans.graph import Node, OperatorGraph, TensorSpec
 
 _MOST_PIECES = 8
@@ -56,21 +56,22 @@ def in_pieces(graph: OperatorGraph, nodes: Sequence[str], written: Sequence[str]
     Where results are of different sizes, forms whose pieces are all of one size follow. Raises
     `CannotLowerError` if a result is none of at most eight equal pieces.
     """
-    first = [_first_cut(graph, nodes, name) for name in written]
-    yield _form(graph, nodes, dict(zip(written, first, strict=True)))
+    group = none_taken(graph, nodes)
+    first = [_first_cut(group, name) for name in written]
+    yield _form(group, dict(zip(written, first, strict=True)))
     size = min(_elements(cut) for cut in first)
     if all(_elements(cut) == size for cut in first):
         return
     alike = [
-        [cut] if _elements(cut) == size else list(_cuts(graph, nodes, name, size)) or [cut]
+        [cut] if _elements(cut) == size else list(_cuts(group, name, size)) or [cut]
         for name, cut in zip(written, first, strict=True)
     ]
     for cuts in islice(product(*alike), _MOST_FORMS):
-        yield _form(graph, nodes, dict(zip(written, cuts, strict=True)))
+        yield _form(group, dict(zip(written, cuts, strict=True)))
 
 
-def _first_cut(graph: OperatorGraph, nodes: Sequence[str], name: str) -> Cut:
-    cut = next(_cuts(graph, nodes, name), None)
+def _first_cut(group: Taken, name: str) -> Cut:
+    cut = next(_cuts(group, name), None)
     if cut is None:
         raise CannotLowerError(
             f"{name} is put together from parts that do not make up {_MOST_PIECES} equal pieces "
@@ -83,18 +84,16 @@ def _elements(cut: Cut) -> int:
     return prod(shape_of(cut[0]))
 
 
-def _cuts(
-    graph: OperatorGraph, nodes: Sequence[str], name: str, size: int | None = None
-) -> Iterator[Cut]:
+def _cuts(group: Taken, name: str, size: int | None = None) -> Iterator[Cut]:
     """The cuts of one result, of that many elements a piece, that can be computed piece by piece.
 
     Raises `CannotLowerError` if there are none for a reason that more pieces would not mend.
     """
     reason: CannotLowerError | None = None
-    for cut in _candidates(graph.node(name).outputs[0].shape):
+    for cut in _candidates(group.specs[name].shape):
         if size is not None and _elements(cut) != size:
             continue
-        taken = Taken(graph, nodes)
+        taken = group.anew()
         try:
             for region in cut:
                 taken.take(name, region)
@@ -123,12 +122,12 @@ def _candidates(shape: tuple[int, ...]) -> Iterator[Cut]:
                 yield tuple((*whole(shape[:d]), r, *whole(shape[d + 1 :])) for r in runs)
 
 
-def _form(graph: OperatorGraph, nodes: Sequence[str], cuts: Mapping[str, Cut]) -> Form:
-    taken = Taken(graph, nodes)
+def _form(group: Taken, cuts: Mapping[str, Cut]) -> Form:
+    taken = group.anew()
     results = tuple(
         Result(
             name,
-            graph.node(name).outputs[0],
+            group.specs[name],
             tuple((taken.take(name, region), region) for region in cut),
         )
         for name, cut in cuts.items()

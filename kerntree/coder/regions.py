@@ -26,7 +26,7 @@ class Run:
 
     def seen_from(self, other: "Run") -> "Run | None":
         """These positions as positions in `other`, None if it has none; raises `StraddlesError`."""
-        apart = gcd(self.step, other.step)
+        apart = gcd(*(r.step for r in (self, other) if r.count > 1)) or 1
         if (self.start - other.start) % apart or self.start > other.last or self.last < other.start:
             return None
         steps, odd = divmod(self.start - other.start, other.step)

@@ -22,13 +22,16 @@ from kerntree.plans.graph import Node, OperatorGraph, TensorSpec, contiguous
 class Taken:
     """The operators that compute the regions taken so far; each region is computed once."""
 
-    def __init__(self, graph: OperatorGraph, nodes: Sequence[str]) -> None:
-        inside = set(nodes)
-        self.inside = {node.name: node for node in graph.nodes if node.name in inside}
-        self.specs = {entry.name: entry.spec for entry in graph.inputs}
-        self.specs |= {node.name: node.outputs[0] for node in graph.nodes if node.outputs}
+    def __init__(self, inside: Mapping[str, Node], specs: Mapping[str, TensorSpec]) -> None:
+        """`inside` are the operators of the group, `specs` those of all values of the graph."""
+        self.inside = inside
+        self.specs = specs
         self.nodes: list[Node] = []
         self._known: dict[tuple[str, Region], str] = {}
+
+    def anew(self) -> "Taken":
+        """The same operators, of which nothing has been taken yet."""
+        return Taken(self.inside, self.specs)
 
     def take(self, name: str, region: Region) -> str:
         """The name of the value that lies in a region of another."""
@@ -64,6 +67,14 @@ class Taken:
             node = Node(name=name, target="aten.slice.Tensor", args=args, outputs=(spec,))
             self.nodes.append(node)
         return name
+
+
+def none_taken(graph: OperatorGraph, nodes: Sequence[str]) -> Taken:
+    """The operators of a group, of which nothing has been taken yet."""
+    inside = set(nodes)
+    specs = {entry.name: entry.spec for entry in graph.inputs}
+    specs |= {node.name: node.outputs[0] for node in graph.nodes if node.outputs}
+    return Taken({node.name: node for node in graph.nodes if node.name in inside}, specs)
 
 
 Taker = Callable[[Taken, Node, Region], str]
