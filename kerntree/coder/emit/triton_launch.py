@@ -39,14 +39,14 @@ def launch_lines(
     given = list(arguments)
     sizes: dict[str, str] = {}
     if flat:
-        tiles = f"triton.cdiv({rows}, {size('BLOCK')})"
+        tiles = _divided_up(rows, size("BLOCK"))
     elif function.tiles.split:
         lines += _parts(function, size, sizes)
         given += _scratch(function, rows, device, lines)
         tiles = f"{rows} * parts"
     else:
         of_tile = size("ROWS")
-        tiles = rows if of_tile == "1" else f"triton.cdiv({rows}, {of_tile})"
+        tiles = rows if of_tile == "1" else _divided_up(rows, of_tile)
     given += [extent] * function.takes_rows
     grid = tiles
     if function.persist and not function.tiles.split:
@@ -73,6 +73,11 @@ def launch_lines(
     lines.append(f"    {', '.join([*given, named])}")
     lines.append(")")
     return lines
+
+
+def _divided_up(count: str, size: str) -> str:
+    """A quotient rounded up, as an expression: triton.cdiv takes 2 us, a third of a small call."""
+    return f"-(-{count} // {size})"
 
 
 def _parts(
