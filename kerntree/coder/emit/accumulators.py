@@ -63,13 +63,14 @@ class Accumulator:
                     f"const {ctype} shrink ="
                     f" {value} == {s} ? {one} : exp{suffix}(-fabs{suffix}(step));",
                     f"{total} = step > 0 ? {total} * shrink + {one} : {total} + shrink;",
-                    f"{s} = step > 0 ? {value} : {s};",
+                    f"{s} = (step > 0) | ({value} != {value}) ? {value} : {s};",
                 ]
             case "moments":
                 squares = state[1]
                 return [
                     f"const {ctype} before = {value} - {s};",
-                    f"{s} += before * {count};",
+                    # from an infinite mean, or to one, the way is no number
+                    f"{s} += {_finite('before', ctype)} ? before * {count} : {value};",
                     f"{squares} += before * ({value} - {s});",
                 ]
         raise AssertionError(self.reduce.function)
@@ -96,7 +97,7 @@ class Accumulator:
             case "online_softmax":
                 one = literal(1, self.reduce.dtype)
                 return [
-                    f"const {ctype} peak = {o} > {s} ? {o} : {s};",
+                    f"const {ctype} peak = ({o} > {s}) | ({o} != {o}) ? {o} : {s};",
                     f"{state[1]} = {state[1]} * ({s} == peak ? {one} : exp{suffix}({s} - peak)) +"
                     f" {other[1]} * ({o} == peak ? {one} : exp{suffix}({o} - peak));",
                     f"{s} = peak;",
@@ -107,12 +108,27 @@ class Accumulator:
                     f"if ({theirs} > 0) {{",
                     f"  const {ctype} apart = {o} - {s};",
                     f"  const {ctype} share = ({ctype}){theirs} / ({ctype})({mine} + {theirs});",
-                    f"  {s} += apart * share;",
+                    f"  {s} += {_finite('apart', ctype)} ? apart * share : {o};",
                     f"  {state[1]} += {other[1]} + apart * apart * share * ({ctype}){mine};",
                     "}",
                 ]
             case _:
                 return self.take(state, o, "0", "0")
+
+    def settled(self, state: tuple[str, ...], part: int) -> str:
+        """A variable as it stands at the end of a row.
+
+        Powers of what lies apart from an infinite maximum have no sum: the maximum itself is no
+        number apart from it.
+        """
+        if self.reduce.function == "online_softmax" and part == 1:
+            return f"{state[1]} + ({state[0]} - {state[0]})"
+        return state[part]
+
+
+def _finite(name: str, ctype: str) -> str:
+    suffix = "f" if ctype == "float" else ""
+    return f"fabs{suffix}({name}) < ({ctype})INFINITY"
 
 
 def accumulator(reduce: Reduce) -> Accumulator:

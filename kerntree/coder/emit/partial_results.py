@@ -18,13 +18,16 @@ def states(a: Accumulator, names: Names) -> tuple[str, ...]:
 
 def state_of(reduce: Reduce, result: str, names: Names) -> str:
     """The variable that becomes a result of a reduction."""
-    position = reduce.results.index(result)
-    return _state(reduce, 1 if reduce.function in ("argmax", "argmin") else position, names)
+    return _state(reduce, _part_of(reduce, result), names)
 
 
 def counts(a: Accumulator) -> bool:
     """Whether a reduction needs the number of values it has taken."""
     return a.reduce.function == "moments"
+
+
+def _part_of(reduce: Reduce, result: str) -> int:
+    return 1 if reduce.function in ("argmax", "argmin") else reduce.results.index(result)
 
 
 def _state(reduce: Reduce, part: int, names: Names) -> str:
@@ -57,9 +60,9 @@ class PartialResults:
 
     def count_block(self, accumulators: Sequence[Accumulator]) -> None:
         """Counts a block, where all its lanes have taken as many values."""
-        counting = next((a for a in accumulators if counts(a)), None)
+        counting = [a.types[0] for a in accumulators if counts(a)]
         if counting and not self.nest.counts_by_lane:
-            ctype = counting.types[0]
+            ctype = "double" if "double" in counting else counting[0]
             self.lines.put("++taken;")
             self.lines.put(f"const {ctype} share = ({ctype})1 / ({ctype})taken;")
 
@@ -82,7 +85,9 @@ class PartialResults:
         """Joins the lanes of a row and names its results; columns keep one result a lane."""
         for a in accumulators:
             self._join_lanes_of(a)
-            if not self.nest.columns:
+            if self.nest.columns:
+                self._settle_lanes_of(a)
+            else:
                 self.name_results(a)
 
     def join_lanes(self, accumulators: Sequence[Accumulator]) -> None:
@@ -94,8 +99,15 @@ class PartialResults:
         """Gives the results of a reduction the names that other instructions read."""
         for result in a.reduce.results:
             ctype = COMPUTED[self.names.types[result]]
-            state = state_of(a.reduce, result, self.names)
-            self.lines.put(f"const {ctype} {self.names[result]} = {state};")
+            settled = a.settled(states(a, self.names), _part_of(a.reduce, result))
+            self.lines.put(f"const {ctype} {self.names[result]} = {settled};")
+
+    def _settle_lanes_of(self, a: Accumulator) -> None:
+        lanes = tuple(f"{s}_lanes[l]" for s in states(a, self.names))
+        for part, lane in enumerate(lanes):
+            settled = a.settled(lanes, part)
+            if settled != lane:
+                self.lines.put(f"for (int l = 0; l < LANES; ++l) {lane} = {settled};")
 
     def _join_lanes_of(self, a: Accumulator) -> None:
         if not self.nest.wide or not self.nest.rows:

@@ -11,7 +11,7 @@ from kerntree.coder.kernel import Access
 
 _RESERVED = frozenset(
     "tl triton torch libdevice row column inside inside_row inside_column part first ticket tile "
-    "better step shrink before peak lost middle apart entries count share start taken arrived "
+    "better step shrink before base peak lost middle apart entries count share start taken arrived "
     "part_of_row end rows tiles ROWS BLOCK PARTS WIDTH CHUNK STAGES TILES float min max "
     "range".split()
 )

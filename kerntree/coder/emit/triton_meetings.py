@@ -44,7 +44,8 @@ class Meetings:
             )
             states.append(name)
         counts = f"tl.minimum({width}, {self._nest.columns} - part_of_row * {width})"
-        return r.finish(tuple(states), f"tl.maximum({counts}, 0).to(tl.float32)", "")
+        counts = f"tl.maximum({counts}, 0).to({TYPES[r.reduce.dtype]})"
+        return r.finish(tuple(states), counts, "")
 
     def _times_rows(self, count: int) -> str:
         """What lies before the rows of the buffer or counter of this number, as a summand."""

@@ -8,6 +8,7 @@ from kerntree.coder.emit.triton_positions import write_columns
 from kerntree.coder.emit.triton_reduce import Reduction
 from kerntree.coder.emit.triton_row_results import RowResults
 from kerntree.coder.emit.triton_statements import TileStatements
+from kerntree.coder.emit.triton_text import TYPES
 from kerntree.coder.emit.walks import Plan, Reload, Walk
 from kerntree.coder.kernel import Reduce
 
@@ -42,9 +43,9 @@ class Passes:
         for r, state in accumulated:
             for name, tile in zip(state, r.empty(self.nest.shape), strict=True):
                 self.lines.put(f"{name} = {tile}")
-        counted = any(r.function == "moments" for r, _ in accumulated)
+        counted = {r.reduce.dtype for r, _ in accumulated if r.function == "moments"}
         if counted:
-            self.lines.put("taken = 0.0")
+            self.lines.put(f"taken = tl.full((), 0.0, {TYPES[max(counted)]})")
         with self.lines.inside(self._loop(), end=""):
             addresses = self.statements.expressions.addresses
             write_columns(self.nest, addresses, self.lines, begin="start")
@@ -54,11 +55,14 @@ class Passes:
                 assert not isinstance(instruction, Reload), "nothing is kept between passes"
                 self.statements.compute(instruction, again=again)
             for r, state in accumulated:
-                self._take(r, state)
+                share = "(1.0 / taken)"
+                if r.reduce.dtype != max(counted, default=""):
+                    share += f".to({TYPES[r.reduce.dtype]})"
+                self._take(r, state, share)
             for store in walk.stores:
                 self.statements.store(store)
         for r, state in accumulated:
-            steps, found = r.finish(state, self._lane_counts(), "")
+            steps, found = r.finish(state, self._lane_counts(r.reduce.dtype), "")
             self.row_results.write(r, steps, found, part="CHUNK")
 
     def _accumulated(self, reduce: Reduce) -> tuple[Reduction, tuple[str, ...]]:
@@ -76,16 +80,16 @@ class Passes:
         stages = ", num_stages=STAGES" if "STAGES" in self.nest.tiles.choices else ""
         return f"for start in tl.range({begin}, {end}, BLOCK{stages}):"
 
-    def _take(self, r: Reduction, state: tuple[str, ...]) -> None:
+    def _take(self, r: Reduction, state: tuple[str, ...], share: str) -> None:
         value = self.statements.expressions.full_tile(r.reduce.operand)
         inside = "inside_column" if self.nest.some_columns_outside else ""
-        for line in r.take(state, value, "column", "(1.0 / taken)", inside):
+        for line in r.take(state, value, "column", share, inside):
             self.lines.put(line)
 
-    def _lane_counts(self) -> str:
+    def _lane_counts(self, dtype: str) -> str:
         """How many values each lane of the passes took, as numbers."""
         length = str(self.nest.columns)
         if self.nest.split:
             length = f"tl.minimum(CHUNK, ({length} - part * CHUNK))"
         lane = f"tl.arange(0, BLOCK){self.nest.across}"
-        return f"(({length} - {lane} + BLOCK - 1) // BLOCK).to(tl.float32)"
+        return f"(({length} - {lane} + BLOCK - 1) // BLOCK).to({TYPES[dtype]})"

@@ -114,7 +114,8 @@ class Reduction:
                 ]
                 grown = f"tl.where(step > 0, {total} * shrink + 1.0, {total} + shrink)"
                 grown = f"tl.where({inside}, {grown}, {total})" if inside else grown
-                higher = f"(step > 0) & {inside}" if inside else "step > 0"
+                higher = "step > 0" if self.quiet_peak else f"(step > 0) | ({value} != {value})"
+                higher = f"({higher}) & {inside}" if inside else higher
                 return [
                     *lines,
                     f"{total} = {grown}",
@@ -128,7 +129,8 @@ class Reduction:
                 after = f"tl.where({inside}, {after}, 0.0)" if inside else after
                 return [
                     f"before = {before}",
-                    f"{s} += before * {share}",
+                    # from an infinite mean, or to one, the way is no number
+                    f'{s} += tl.where(tl.abs(before) < float("inf"), before * {share}, {value})',
                     f"{squares} += {after}",
                 ]
         raise AssertionError(self.function)
@@ -143,9 +145,11 @@ class Reduction:
             case "argmax" | "argmin":
                 return self.finish((filled, f"{position}.to(tl.int64)"), count, inside)
             case "online_softmax":
-                grown = f"tl.exp({value} - peak)"
+                grown = f"tl.exp({value} - base)"
                 grown = f"tl.where({inside}, {grown}, 0.0)" if inside else grown
-                return [f"peak = {self._along('max', filled)}"], ["peak", self._along("sum", grown)]
+                lines, (peak,) = self._peak(filled)
+                base = 'base = tl.where(peak == -float("inf"), 0.0, peak)'  # an empty part
+                return [*lines, f"peak = {peak}", base], ["peak", self._along("sum", grown)]
             case "moments":
                 apart = f"{value} - middle"
                 apart = f"tl.where({inside}, {apart}, 0.0)" if inside else apart
@@ -191,7 +195,8 @@ class Reduction:
                 )
             case "online_softmax":
                 grown = f"tl.where({s} == peak, {state[1]}, {state[1]} * tl.exp({s} - peak))"
-                return [f"peak = {self._along('max', s)}"], ["peak", self._along("sum", grown)]
+                lines, (peak,) = self._peak(s)
+                return [*lines, f"peak = {peak}"], ["peak", self._along("sum", grown)]
             case "moments":
                 total, behind = self._along("sum", f"count * {s}"), self._along("sum", "count")
                 return (
@@ -210,7 +215,7 @@ class Reduction:
         return 1 if self.function in ("argmax", "argmin") else 0
 
     def _peak(self, values: str) -> tuple[list[str], list[str]]:
-        function = self.function.removeprefix("arg")
+        function = "max" if self.function == "online_softmax" else self.function.removeprefix("arg")
         peak = self._along(function, values)
         if not is_float(self.reduce.dtype) or self.quiet_peak:
             return [], [peak]
@@ -218,6 +223,16 @@ class Reduction:
             [f"lost = {self._along('max', f'({values} != {values}).to(tl.int32)')} != 0"],
             [f'tl.where(lost, float("nan"), {peak})'],
         )
+
+    def settled(self, text: str, part: int, first: str) -> str:
+        """A result as it stands at the end of a row, whose first result is named `first`.
+
+        Powers of what lies apart from an infinite maximum have no sum: the maximum itself is no
+        number apart from it.
+        """
+        if self.function == "online_softmax" and part == 1:
+            return f"{text} + ({first} - {first})"
+        return text
 
     def empty(self, shape: str) -> list[str]:
         """Tiles with the starting values."""

@@ -41,7 +41,9 @@ class RowResults:
             steps, found = self.meetings.join(r, found, width=part)
             self._put(steps)
         chosen = found[r.result_part :] if r.result_part else found
-        for name, text in zip(r.reduce.results, chosen, strict=True):
+        first = self.names[r.reduce.results[0]]
+        for k, (name, result) in enumerate(zip(r.reduce.results, chosen, strict=True)):
+            text = r.settled(result, k, first)
             # Triton widens what it reduces of narrow integers
             dtype = self.names.types[name]
             narrow = f"({text}).to({TYPES[dtype]})" if dtype in _NARROW else text
@@ -57,9 +59,11 @@ def _is_softmax_peak(kernel: Kernel, reduce: Reduce) -> bool:
 
     A NaN among the values then comes through the sum, and the maximum need not tell of it.
     """
+    peak = reduce.results[0]
+    if reduce.function == "online_softmax":
+        return not _leaks(kernel, peak, {reduce.results[1]})
     if reduce.function != "max":
         return False
-    peak = reduce.results[0]
     readers = [i for i in kernel.body if peak in uses(i)]
     shifts = {
         i.result
@@ -86,7 +90,7 @@ def _leaks(kernel: Kernel, peak: str, sums: set[str]) -> bool:
     for i in kernel.body:
         names, used = results(i), uses(i)
         if loud.intersection(used) or loud.intersection(names):
-            loud.update(names)
+            loud.update(name for name in names if name != peak)
         elif quiet.intersection(used):
             if isinstance(i, Store | Reduce):
                 return True

@@ -7,6 +7,7 @@ from kerntree.coder.emit.triton_nest import TileNest
 from kerntree.coder.emit.triton_positions import write_columns
 from kerntree.coder.emit.triton_row_results import RowResults
 from kerntree.coder.emit.triton_statements import TileStatements
+from kerntree.coder.emit.triton_text import TYPES
 from kerntree.coder.kernel import Reduce, Store
 
 
@@ -37,14 +38,14 @@ class WholeRow:
         r = self.row_results.reduction(reduce)
         value = self.statements.expressions.full_tile(reduce.operand)
         inside = "inside_column" if self.nest.some_columns_outside else ""
-        steps, found = r.whole(value, "column", self._count(), inside)
+        steps, found = r.whole(value, "column", self._count(reduce.dtype), inside)
         self.row_results.write(r, steps, found, part="BLOCK")
 
-    def _count(self) -> str:
+    def _count(self, dtype: str) -> str:
         """How many values of a row the tile holds, as a number."""
         columns = self.nest.columns
         if not self.nest.split:
             return f"{columns}.0"
         if self.nest.some_columns_outside:
-            return f"tl.minimum(BLOCK, {columns} - part * BLOCK).to(tl.float32)"
+            return f"tl.minimum(BLOCK, {columns} - part * BLOCK).to({TYPES[dtype]})"
         return "BLOCK * 1.0"
