@@ -135,11 +135,14 @@ def timed(name, kernel_path, repeats):
     return {"copy_gb_per_s": speed, "cases": cases}
 
 
-def searched(name, out, seconds):
-    """Runs one search as a user would; returns its record and the best kernel's file."""
+def searched(name, out, seconds, path=None):
+    """Runs one search as a user would; returns its record and the best kernel's file.
+
+    The problem is benchmarks/problems/NAME.py unless `path` is given.
+    """
     run = out / name
     kerntree = [sys.executable, "-P", "-m", "kerntree"]
-    command = [*kerntree, "search", str(PROBLEMS / f"{name}.py"), "--time", seconds,
+    command = [*kerntree, "search", str(path or PROBLEMS / f"{name}.py"), "--time", seconds,
                "--device", "cuda", "--out", str(run), "--cache", str(out / "memo"),
                "--json"]  # fmt: skip
     begun = time.monotonic()
@@ -196,14 +199,15 @@ def run_set(script, description, names, *, seconds, record):
             sys.exit(f"{name}: timing failed: {done.stderr[-2000:]}")
         found[name] = {**search, **record(name, json.loads(done.stdout.splitlines()[-1]))}
         print(name, json.dumps(found[name]), flush=True)
-        facts = {**_facts(f"python benchmarks/{stem}.py --time {args.time}"), **_means(found)}
+        head = {**facts(f"python benchmarks/{stem}.py --time {args.time}"), **_means(found)}
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({**facts, "problems": found}, indent=1) + "\n")
+        args.out.write_text(json.dumps({**head, "problems": found}, indent=1) + "\n")
     for key, value in _means(found).items():
         print(f"{key.replace('_', ' ')}: {value:.3f}")
 
 
-def _facts(command):
+def facts(command):
+    """Date, device and versions of a run, and the command that gives it."""
     return {
         "date": date.today().isoformat(),
         "device": torch.cuda.get_device_name(),
