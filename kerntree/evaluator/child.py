@@ -42,6 +42,7 @@ class Runner:
     def __init__(self, ground: Ground | None = None) -> None:
         self.ground = ground or CpuGround()
         self.model: Any = None
+        self.compiled = False
         self.state: dict[str, torch.Tensor] = {}
         self.slots: dict[int, tuple[Any, list[torch.Tensor], list[tuple[int, ...]], list[str]]] = {}
         self.buffers: dict[int, list[str]] = {}
@@ -82,6 +83,7 @@ class Runner:
             self.model.eval()
         self._take_state(dict(zip(message["state"], state, strict=True)))
         if message.get("compile"):
+            self.compiled = True
             self.model = _compiled(self.model)
         return {
             "tunables": _plain(getattr(module, "TUNABLES", {})),
@@ -134,6 +136,7 @@ class Runner:
         timed = self._replayed if message.get("graph") else self._called
         self.timed = None
         gc.collect()
+        gc.freeze()  # the next collection need not walk a compiler's objects again
         gc.disable()
         try:
             for number, slot in enumerate(message["slots"]):
@@ -161,6 +164,8 @@ class Runner:
         self.timed = self.captured = None
         for slot in message["slots"]:
             self.slots.pop(slot, None)
+        if not self.compiled:  # a compiler's objects hold no results, and walking them takes long
+            gc.unfreeze()
         gc.collect()
         self.ground.release()
         return {}

@@ -203,6 +203,23 @@ def test_timed_calls_see_fresh_memory_and_can_be_submitted(zygote):
         child.close()
 
 
+def test_what_a_module_holds_is_walked_for_garbage_once_not_before_every_block(zygote):
+    held = "held = [{'number': [k]} for k in range(400_000)]\n"
+    child = zygote.spawn(SPEC)
+    try:
+        assert load(child, held + bodies.module("return x * 2"))["ok"]
+        tree, tensors = encode([torch.randn(8, 8)])
+        assert request(child, {"op": "inputs", "slot": 5, "args": tree}, tensors)["ok"]
+        seconds = []
+        for _ in range(6):
+            start = time.perf_counter()
+            child.request({"op": "time", "slots": [5], "warmup": 1}, timeout=10)
+            seconds.append(time.perf_counter() - start)
+        assert min(seconds[1:]) < seconds[0] / 4
+    finally:
+        child.close()
+
+
 def test_everything_ends_with_the_supervisor():
     zygote = Zygote.start(threads=1)
     child = zygote.spawn(SPEC)
