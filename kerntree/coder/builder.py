@@ -8,7 +8,7 @@ from kerntree.coder.domain import Axes, Dims
 from kerntree.coder.errors import CannotLowerError
 from kerntree.coder.kernel import PointFunction, ReduceFunction
 from kerntree.coder.regions import Region
-from kerntree.coder.types import Scalar, compute_type, is_float
+from kerntree.coder.types import Scalar, compute_type, is_float, wrapped
 from kerntree.plans.graph import TensorSpec
 
 
@@ -111,7 +111,7 @@ class Builder:
         elif compute == "bool":
             number = bool(number)
         else:
-            number = int(number)
+            number = wrapped(int(number), compute)
         return Register(self._emit("constant", number=number, dtype=compute), (), (), dtype)
 
     def cast(self, value: Value, dtype: str) -> Register:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kerntree.plans.graph import FLOAT_TYPES, TensorSpec
+from kerntree.plans.graph import FLOAT_TYPES, ITEM_BYTES, TensorSpec
 
 _INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -12,6 +12,13 @@ Scalar = bool | int | float
 def compute_type(dtype: str) -> str:
     """The type a value is computed in: half types widen to float32."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def wrapped(number: int, dtype: str) -> int:
+    """A whole number as the type holds it: past one end of its range it goes on at the other."""
+    bits = 8 * ITEM_BYTES[dtype]
+    least = 0 if dtype == "uint8" else -(1 << (bits - 1))
+    return (number - least) % (1 << bits) + least
 
 
 def is_float(dtype: str) -> bool:

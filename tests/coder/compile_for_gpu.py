@@ -23,7 +23,8 @@ from kerntree.coder.emit import emit_module
 
 TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16",
-    torch.float64: "*fp64", torch.int64: "*i64", torch.int32: "*i32", torch.bool: "*i1",
+    torch.float64: "*fp64", torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16",
+    torch.int8: "*i8", torch.uint8: "*u8", torch.bool: "*i1",
 }  # fmt: skip
 SIZES = ("rows", "tiles")
 found = []
@@ -137,7 +138,19 @@ def pieces():
     ]  # fmt: skip
 
 
+def whole_numbers():
+    """Every function of whole numbers, of a type without sign and of one with it."""
+    import test_emit_numbers as numbers
+
+    return [
+        (f"{dtype} {function.__name__}", function,
+         [numbers.hard_whole_numbers(dtype, (4, 70), seed) for seed in (1, 2)])
+        for dtype in (torch.uint8, torch.int32) for function in numbers.WHOLE_NUMBERS
+    ]  # fmt: skip
+
+
 def main():
+    sys.path.insert(0, str(Path(__file__).parent))
     sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     import printing
 
@@ -154,10 +167,12 @@ def main():
         ("any rows", lambda x: torch.softmax(x, -1),
          [torch.randn(64, 4096)], [torch.randn(1000, 4096)]),
         *pieces(),
+        *whole_numbers(),
     ]  # fmt: skip
-    wanted, of_pieces = json.loads(sys.argv[1]), ["fast", "one pass"]
+    wanted = json.loads(sys.argv[1])
+    few = {"bf16": ["fast", "one pass"], "torc": ["fast"]}
     for name, function, inputs, *others in cases:
-        for how in [h for h in wanted if h in of_pieces or not name.startswith("bf16")]:
+        for how in [h for h in wanted if h in few.get(name[:4], wanted)]:
             problems = [
                 printing.problem_of(printing.Lambda(function), i) for i in (inputs, *others)
             ]

@@ -46,6 +46,12 @@ def test_operators_of_parts_compile(kernels):
     assert {k["schedule"] for k in chosen} == {"fast", "one pass"}
 
 
+def test_whole_numbers_compile(kernels):
+    chosen = {k["case"] for k in kernels if k["case"].startswith("torch.")}
+    assert {case.split()[0] for case in chosen} == {"torch.uint8", "torch.int32"}
+    assert len(chosen) == 10
+
+
 def test_half_types_are_read_and_written_sixteen_bytes_at_once(kernels):
     """A mask of single bytes is all that may be read in fewer."""
     for k in (k for k in kernels if k["case"].startswith("bf16")):

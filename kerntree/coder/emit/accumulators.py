@@ -6,8 +6,9 @@ gives the same bits for the same number of chunks whatever the number of threads
 
 from dataclasses import dataclass
 
-from kerntree.coder.emit.cpp_text import COMPUTED, literal
+from kerntree.coder.emit.cpp_text import COMPUTED, literal, point
 from kerntree.coder.kernel import Reduce
+from kerntree.coder.types import is_float
 
 _LEAST = {
     "int64_t": "INT64_MIN", "int32_t": "INT32_MIN", "int16_t": "INT16_MIN", "int8_t": "INT8_MIN",
@@ -34,10 +35,12 @@ class Accumulator:
         suffix = "f" if ctype == "float" else ""
         s = state[0]
         match self.reduce.function:
-            case "sum":
-                return [f"{s} += {value};"]
-            case "prod":
-                return [f"{s} *= {value};"]
+            case "sum" | "prod":
+                sign = "+" if self.reduce.function == "sum" else "*"
+                if is_float(self.reduce.dtype):
+                    return [f"{s} {sign}= {value};"]
+                function = "add" if sign == "+" else "mul"
+                return [f"{s} = {point(function, (s, value), self.reduce.dtype)};"]
             case "any":
                 return [f"{s} |= {value};"]
             case "all":

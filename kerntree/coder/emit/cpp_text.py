@@ -2,6 +2,7 @@
 
 import math
 
+from kerntree.coder.emit.cpp_whole import WHOLE_DIVISION, whole_point
 from kerntree.coder.types import Scalar
 
 STORED = {
@@ -17,7 +18,9 @@ def literal(value: Scalar, dtype: str) -> str:
     if dtype == "bool":
         return "true" if value else "false"
     if COMPUTED[dtype] not in ("float", "double"):
-        return f"INT64_C({int(value)})" if dtype == "int64" else str(int(value))
+        if dtype == "int64":  # the least is no literal: C++ negates what it has no type for
+            return "INT64_MIN" if value == -(1 << 63) else f"INT64_C({int(value)})"
+        return str(int(value))
     suffix = "f" if COMPUTED[dtype] == "float" else ""
     value = float(value)
     if math.isnan(value):
@@ -57,19 +60,19 @@ def point(function: str, operands: tuple[str, ...], dtype: str) -> str:
     a = operands[0]
     b = operands[1] if len(operands) > 1 else ""
     one = literal(1, dtype) if real else "1"
+    whole = None if real or ctype == "bool" else whole_point(function, operands, ctype)
+    if whole is not None:
+        return whole
     if function in _INFIX:
-        if not real and function in ("add", "sub", "mul") and dtype in ("int64", "int32"):
-            unsigned = "uint64_t" if dtype == "int64" else "uint32_t"
-            return f"({ctype})(({unsigned}){a} {_INFIX[function]} ({unsigned}){b})"
         text = f"{a} {_INFIX[function]} {b}"
         return text if real or ctype in ("bool", "int64_t") else f"({ctype})({text})"
     if function in _LIBRARY and real:
         return f"{function}{suffix}({', '.join(operands)})"
     match function:
         case "neg":
-            return f"-{a}" if real else f"({ctype})(0 - {a})"
+            return f"-{a}"
         case "abs":
-            return f"fabs{suffix}({a})" if real else f"({ctype})({a} < 0 ? -{a} : {a})"
+            return f"fabs{suffix}({a})"
         case "square":
             return f"{a} * {a}"
         case "reciprocal":
@@ -97,9 +100,7 @@ def point(function: str, operands: tuple[str, ...], dtype: str) -> str:
         case "floor_div":
             return f"divide_down({a}, {b})"
         case "trunc_div":
-            return f"trunc{suffix}({a} / {b})" if real else f"({ctype})({a} / {b})"
-        case "fmod":
-            return f"({ctype})({a} % {b})"
+            return f"trunc{suffix}({a} / {b})"
         case "logical_not":
             return f"!{a}"
         case "bitwise_not":
@@ -145,10 +146,6 @@ static inline double remainder_like_divisor(double a, double b) {
   double rest = fmod(a, b);
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
-template <typename T> static inline T remainder_like_divisor(T a, T b) {
-  T rest = (T)(a % b);
-  return rest != 0 && (rest < 0) != (b < 0) ? (T)(rest + b) : rest;
-}
 """,
     "divide_down": """\
 // Division rounded down.
@@ -162,11 +159,8 @@ template <typename T> static inline T divide_down_real(T a, T b, T rest) {
 }
 static inline float divide_down(float a, float b) { return divide_down_real(a, b, fmodf(a, b)); }
 static inline double divide_down(double a, double b) { return divide_down_real(a, b, fmod(a, b)); }
-template <typename T> static inline T divide_down(T a, T b) {
-  T quotient = (T)(a / b);
-  return a % b != 0 && (a % b < 0) != (b < 0) ? (T)(quotient - 1) : quotient;
-}
 """,
+    "whole_division": WHOLE_DIVISION,
     "stream": """\
 // Writes a full block past the caches where the address allows, plainly elsewhere.
 template <typename T, int N> static inline void stream(const T* from, T* to) {
@@ -203,6 +197,10 @@ static void expect_huge_pages(void* start, size_t bytes) {
 }
 """,
 }
+CALLED = {  # what tells that a helper is called
+    "remainder_like_divisor(": "remainder_like_divisor", "divide_down(": "divide_down",
+    "whole_": "whole_division",
+}  # fmt: skip
 HEADERS = {
     "stream": "#if defined(__x86_64__)\n#include <immintrin.h>\n#endif\n",
     "expect_huge_pages": "#include <sys/mman.h>\n",

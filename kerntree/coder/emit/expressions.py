@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from kerntree.coder.emit.addresses import Addresses
-from kerntree.coder.emit.cpp_text import COMPUTED, STORED, literal, point
+from kerntree.coder.emit.cpp_text import CALLED, COMPUTED, STORED, literal, point
 from kerntree.coder.emit.lines import Lines
 from kerntree.coder.emit.names import Names, identifier
 from kerntree.coder.emit.nest import Nest
@@ -96,6 +96,4 @@ class Expressions:
 
     def _note(self, function: str, text: str) -> None:
         self.lines.math.add("exp" if function == "sigmoid" else function)
-        for helper in ("remainder_like_divisor", "divide_down"):
-            if helper in text:
-                self.lines.helpers.add(helper)
+        self.lines.helpers.update(helper for call, helper in CALLED.items() if call in text)

@@ -77,6 +77,8 @@ def point(function: str, operands: Sequence[str], dtype: str) -> str:
         case "relu":
             return f"tl.where({a} < 0, {zero}, {a})"
         case "sign":
+            if dtype == "bool":
+                return a
             return f"({a} > 0).to({TYPES[dtype]}) - ({a} < 0).to({TYPES[dtype]})"
         case "isnan":
             return f"{a} != {a}"
@@ -95,6 +97,8 @@ def point(function: str, operands: Sequence[str], dtype: str) -> str:
         case "logical_not":
             return f"{a} == 0"
         case "bitwise_not":
+            if dtype == "uint8":  # the interpreter has no such number with all bits set
+                return f"{a} ^ 255"
             return f"{a} == 0" if dtype == "bool" else f"~{a}"
         case "where":
             return f"tl.where({a}, {b}, {operands[2]})"
