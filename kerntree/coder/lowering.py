@@ -8,8 +8,9 @@ from pydantic import JsonValue
 from kerntree.coder.assembly import assemble
 from kerntree.coder.builder import Builder, Value
 from kerntree.coder.errors import CannotLowerError
-from kerntree.coder.kernel import Index, Kernel, Load, LoadIndexed, Store
+from kerntree.coder.kernel import At, Index, Kernel, Load, LoadIndexed, Store
 from kerntree.coder.operators import OPERATORS, Call
+from kerntree.coder.passes import point_values, results, uses
 from kerntree.coder.pieces import Form, in_pieces, moves_pieces, unchanged
 from kerntree.plans.graph import ITEM_BYTES, GraphInput, Node, OperatorGraph, operands
 
@@ -68,8 +69,11 @@ def can_store_in_place(kernel: Kernel, value: str, tensor: str) -> bool:
     """Whether `value` may be written into the memory of `tensor`, which the kernel reads.
 
     It may if every read of the tensor is at an element that the same point of the domain writes,
-    and the write comes after all reading passes (as writes do).
+    and the write comes after all reading passes (as writes do). An element that is gathered from
+    the tensor is another point's, which may have been written before it is read.
     """
+    if any(tensor in _gathered_from(kernel, i) for i in kernel.body if isinstance(i, At)):
+        return False
     stores = [i for i in kernel.body if isinstance(i, Store) and i.access.tensor == value]
     written = {(store.access.strides, store.access.offset) for store in stores}
     for instruction in kernel.body:
@@ -80,6 +84,18 @@ def can_store_in_place(kernel: Kernel, value: str, tensor: str) -> bool:
             if place not in written or instruction.dtype != stores[0].dtype:
                 return False
     return bool(stores)
+
+
+def _gathered_from(kernel: Kernel, at: At) -> set[str]:
+    """The tensors that are read anew at the gathered position."""
+    needed = {at.operand} & point_values(kernel)
+    tensors = set()
+    for instruction in reversed(kernel.body):
+        if needed.intersection(results(instruction)):
+            needed.update(name for name in uses(instruction) if name in point_values(kernel))
+            if isinstance(instruction, Load | LoadIndexed):
+                tensors.add(instruction.access.tensor)
+    return tensors
 
 
 def _lower(graph: OperatorGraph, nodes: tuple[str, ...], name: str) -> Kernel:

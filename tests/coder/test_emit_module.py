@@ -40,6 +40,30 @@ def test_what_the_reference_changes_is_changed(printed_as, contiguous):
     torch.testing.assert_close(got_r.cpu(), expected_r, rtol=0, atol=0)
 
 
+class ScaledInPlace(torch.nn.Module):
+    def forward(self, x, target):
+        x.mul_(0.5)
+        return torch.log_softmax(x, -1).gather(1, target)
+
+
+@pytest.mark.parametrize("printed_as", SOME, ids="-".join)
+def test_what_is_gathered_from_is_not_overwritten(printed_as):
+    """A gathered element is read after others of its row were written, by whichever thread."""
+    target, name = printed_as
+    torch.manual_seed(12)
+    x, places = torch.randn(5, 66), torch.randint(66, (5, 1))
+    problem = problem_of(ScaledInPlace(), [x, places], mutated=("0",))
+    program = fused(problem, SCHEDULES[target][name], target)
+    assert len(program.groups) == 1
+    candidate = emit_module(problem, program)
+    assert "in place of" not in candidate.source
+    changed, got_changed = x.clone(), x.to(DEVICES[target], copy=True)
+    expected = ScaledInPlace()(changed, places)
+    got = load(candidate).ModelNew()(got_changed, places.to(DEVICES[target]))
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got_changed.cpu(), changed, rtol=0, atol=0)
+
+
 def test_other_inputs_than_those_searched_for_are_refused():
     problem = problem_of(Lambda(torch.relu), [torch.randn(4, 4)])
     printed = load(emit_module(problem, fused(problem, FAST))).ModelNew()
